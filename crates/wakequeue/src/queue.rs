@@ -183,31 +183,27 @@ impl<T: Send> WakeQueue<T> {
     /// # Errors
     /// The queue is closed, or was closed meanwhile: the item comes back.
     pub fn push_blocking(&self, shard: ShardId, item: T, host: impl Host) -> Result<(), Closed<T>> {
-        self.push_when_room(shard, item, |item| self.push_item(shard, item, &host))
+        // Whoever waits still is woken by the pop of what was pushed.
+        self.push_when_room(shard, item, |item| self.push_item(shard, item, &host)).map(drop)
     }
 
-    /// Pushes, and waits while the shard is full.
+    /// Pushes, and waits while the shard is full. True when it waited.
     fn push_when_room(
         &self,
         shard: ShardId,
         item: T,
         push: impl Fn(T) -> Result<(), PushError<T>>,
-    ) -> Result<(), Closed<T>> {
-        let (mut item, ring) = (item, self.shards[shard.index()].ring());
-        let mut waited = false;
+    ) -> Result<bool, Closed<T>> {
+        let (mut item, mut waited) = (item, false);
         loop {
             match push(item) {
-                Ok(()) => break,
+                Ok(()) => return Ok(waited),
                 Err(PushError::Closed(back)) => return Err(Closed(back)),
                 Err(PushError::Full(back)) => item = back,
             }
-            ring.wait_for_room();
+            self.shards[shard.index()].ring().wait_for_room();
             waited = true;
         }
-        if waited {
-            ring.pass_on_room();
-        }
-        Ok(())
     }
 
     /// Takes the first item that `wanted` accepts out of the order of its shard; the others keep

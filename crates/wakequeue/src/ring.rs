@@ -169,8 +169,8 @@ impl<T> Ring<T> {
         }
     }
 
-    /// Whoever waited for room and has pushed calls this: what it pushed may lie elsewhere, where no pop
-    /// wakes the next producer.
+    /// Whoever waited for room, and may have pushed elsewhere, calls this: no pop of the ring follows
+    /// there, which would wake the next producer.
     #[cold]
     pub fn pass_on_room(&self) {
         if self.len() < self.slots.len() {
@@ -193,9 +193,9 @@ impl<T> Ring<T> {
     ///
     /// No wake-up is lost: a producer sleeps only when, after it registered, `tail - head` is the
     /// whole capacity. Then every pop of this lap has its exchange on `head`, and so its look at
-    /// `waiters`, still ahead of it, and one in four of them looks. Whoever it wakes calls
-    /// [`pass_on_room`](Self::pass_on_room), which finds the ring full, and so a lap ahead again, or wakes
-    /// the next one.
+    /// `waiters`, still ahead of it, and one in four of them looks. Whoever it wakes pushes here, and
+    /// that is popped again; or calls [`pass_on_room`](Self::pass_on_room), which finds the ring full,
+    /// and so a lap ahead again, or wakes the next one.
     pub fn wait_for_room(&self) {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         seq_cst_gap();

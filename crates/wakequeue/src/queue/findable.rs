@@ -33,7 +33,11 @@ impl<T: Send> WakeQueue<T> {
         most: usize,
         host: impl Host,
     ) -> Result<(), Closed<T>> {
-        self.push_when_room(shard, item, |item| self.push_findable_item(shard, item, most, &host))
+        let push = |item| self.push_findable_item(shard, item, most, &host);
+        if self.push_when_room(shard, item, push)? {
+            self.shards[shard.index()].ring().pass_on_room();
+        }
+        Ok(())
     }
 
     fn push_findable_item(
