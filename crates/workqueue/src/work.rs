@@ -170,13 +170,13 @@ impl Work {
         self.core.delay(when, here, requeue).inspect_err(|_| self.core.leave_timer())
     }
 
-    /// Waits until the latest queueing so far has been run or cancelled, or another thread's
-    /// [`modify_delay`](Self::modify_delay), or its `flush` of a delayed item, has put a later one in its
-    /// place. A delayed item is queued at once.
+    /// Waits until the latest queueing so far has been run or cancelled. A delayed item is queued at once.
+    /// Where another thread calls [`modify_delay`](Self::modify_delay) meanwhile, or flushes the item while
+    /// it is delayed, a later queueing takes its place, and the wait is over, too.
     ///
-    /// True when there was a queueing to wait for: it is over, which says that the item has run
-    /// since only where nobody cancels it, changes its delay or flushes it while it is delayed meanwhile. False when the item was
-    /// neither pending nor running.
+    /// True when there was a queueing to wait for. It says that the item has run since only where no
+    /// other thread cancels, delays or flushes it meanwhile. False when the item was neither pending
+    /// nor running.
     ///
     /// # Errors
     /// From inside the item itself; the queue refuses a delayed item, being full or drained. The
