@@ -284,6 +284,7 @@ impl QueueCore {
         let Some(limits) = limits else {
             self.mode.fetch_and(!LIMITED, Ordering::SeqCst);
             self.limits.iter().for_each(|limit| self.release(limit, NO_LIMIT));
+            self.forget_uncounted();
             return;
         };
         if self.mode.load(Ordering::SeqCst) & LIMITED == 0 {
@@ -357,6 +358,18 @@ impl QueueCore {
         drop(uncounted);
         for node in ended {
             self.end_counted(node);
+        }
+    }
+
+    /// Gives back the counts of items that began before there was a limit, which is gone again: the
+    /// next limit counts those that still run. A worker whose item ends meanwhile finds nothing here.
+    fn forget_uncounted(&self) {
+        let mut uncounted = self.uncounted.lock();
+        let forgotten = std::mem::take(&mut *uncounted);
+        self.has_uncounted.store(false, Ordering::SeqCst);
+        drop(uncounted);
+        for item in forgotten {
+            self.end_counted(item.node);
         }
     }
 

@@ -253,6 +253,64 @@ fn a_limit_that_comes_and_goes_keeps_its_places() {
     });
 }
 
+/// What runs on while the limit goes and comes back takes one place, not one for each time.
+#[test]
+fn a_limit_that_is_set_again_counts_a_running_item_once() {
+    kept("limits::a_limit_that_is_set_again_counts_a_running_item_once", || {
+        for place in ["worker", "waiter"] {
+            // A limit of its own for each node would have room for both.
+            bind_to_one_cpu();
+            let runtime = Runtime::builder().max_workers(4).build().unwrap();
+            let queue = runtime.queue("q").build().unwrap();
+            let outer = runtime.queue("outer").build().unwrap();
+            let open = run_at(place, &queue, &outer);
+            for setting in ["max_active=2", "max_active=default", "max_active=2"] {
+                queue.set(setting).unwrap();
+            }
+            let (ran, runs) = mpsc::channel();
+            queue.post(move || ran.send(()).unwrap()).unwrap();
+            let early = runs.recv_timeout(Duration::from_secs(5));
+            assert!(early.is_ok(), "{place}: one item takes both places");
+            // One that ends while there is none is not counted by the next.
+            queue.set("max_active=default").unwrap();
+            drop(open);
+            queue.flush().unwrap();
+            outer.flush().unwrap();
+            queue.set("max_active=1").unwrap();
+            until("all places to be free", || active(&runtime, "q") == 0);
+        }
+    });
+}
+
+/// An item of `queue` that runs until the sender is dropped: on a worker, or inside an item of
+/// `outer` that waits for it.
+fn run_at(
+    place: &str,
+    queue: &tollgate_workqueue::Queue,
+    outer: &tollgate_workqueue::Queue,
+) -> mpsc::Sender<()> {
+    if place == "worker" {
+        return hold(queue, Hold::Declared);
+    }
+    let (begun, begins) = mpsc::channel();
+    let (open, closed) = mpsc::channel::<()>();
+    let body = move || {
+        begun.send(()).unwrap();
+        let _ = blocking(|| closed.recv());
+    };
+    let inner = queue.clone();
+    outer.post(move || inner.spawn(body).unwrap().wait().unwrap()).unwrap();
+    begins.recv_timeout(LONG).unwrap();
+    open
+}
+
+/// Items of this queue that run, as the dump has it.
+fn active(runtime: &Runtime, name: &str) -> u32 {
+    let dump = runtime.dump();
+    let queue = dump.queues.iter().find(|queue| queue.name == name).unwrap();
+    queue.nodes.iter().map(|node| node.active).sum()
+}
+
 #[test]
 fn a_cancelled_item_leaves_no_gap_in_an_ordered_queue() {
     kept("limits::a_cancelled_item_leaves_no_gap_in_an_ordered_queue", || {
