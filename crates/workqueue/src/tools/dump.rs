@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use tollgate_wakequeue::sync::Ordering;
+use tollgate_wakequeue::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use tollgate_wakequeue::{PodIndex, ShardId};
 
-use crate::core::QueueCore;
+use crate::core::{LIMITED, QueueCore};
 use crate::forked;
 use crate::pool::Pool;
 use crate::queue_ref::QueueRef;
@@ -233,14 +233,24 @@ fn nodes(queue: &QueueCore, shared: &Shared) -> Vec<NodeActive> {
     if let Some(first) = nodes.first_mut() {
         first.waiting += u32::try_from(waiting).unwrap_or(u32::MAX);
     }
+    if queue.mode() & LIMITED != 0 {
+        // It counts what began before it was set, too.
+        return nodes;
+    }
     let me = QueueRef::of(queue).address().as_ptr();
-    for worker_slot in shared.pools().iter().flat_map(|pool| &pool.worker_slots) {
-        let runs = worker_slot.turn.load(Ordering::Acquire) & 1 == 1;
-        if runs && worker_slot.queue.load(Ordering::Relaxed) == me {
-            // Nothing is shown for an item that its limit counts.
-            if let Some(node) = nodes.get_mut(worker_slot.node.load(Ordering::Relaxed) as usize) {
+    let mut count = |turn: &AtomicU64, queue: &AtomicPtr<()>, node: &AtomicU32| {
+        let runs = turn.load(Ordering::Acquire) & 1 == 1;
+        if runs && queue.load(Ordering::Relaxed) == me {
+            // No node is shown for an item that its limit counts.
+            if let Some(node) = nodes.get_mut(node.load(Ordering::Relaxed) as usize) {
                 node.active += 1;
             }
+        }
+    };
+    for worker_slot in shared.pools().iter().flat_map(|pool| &pool.worker_slots) {
+        count(&worker_slot.turn, &worker_slot.queue, &worker_slot.node);
+        for nested in worker_slot.nested.all() {
+            count(&nested.turn, &nested.queue, &nested.node);
         }
     }
     nodes

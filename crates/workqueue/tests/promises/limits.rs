@@ -282,6 +282,30 @@ fn a_limit_that_is_set_again_counts_a_running_item_once() {
     });
 }
 
+/// Once, whether the limit came before or after them, and also inside an item that waits for them.
+#[test]
+fn a_dump_counts_each_running_item_once() {
+    kept("limits::a_dump_counts_each_running_item_once", || {
+        for place in ["worker", "waiter"] {
+            bind_to_one_cpu();
+            let runtime = Runtime::builder().max_workers(4).build().unwrap();
+            let queue = runtime.queue("q").build().unwrap();
+            let outer = runtime.queue("outer").build().unwrap();
+            let open = run_at(place, &queue, &outer);
+            // Until the worker that finds it taken by who waits for it has seen that.
+            let is_counted_once = || active(&runtime, "q") == 1;
+            until(&format!("{place}: one item, no limit"), is_counted_once);
+            for setting in ["max_active=2", "max_active=default", "max_active=2"] {
+                queue.set(setting).unwrap();
+                until(&format!("{place}: one item, {setting}"), is_counted_once);
+            }
+            drop(open);
+            queue.flush().unwrap();
+            until("it to end", || active(&runtime, "q") == 0);
+        }
+    });
+}
+
 /// An item of `queue` that runs until the sender is dropped: on a worker, or inside an item of
 /// `outer` that waits for it.
 fn run_at(
