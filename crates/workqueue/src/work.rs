@@ -311,14 +311,23 @@ impl WorkCore {
         }
         let near = cpu.unwrap_or_else(|| self.queue().pool().current_cpu());
         let seen = Observation::of(&self.queue().observed);
+        let may_during_drain = context::belongs_to_queue(self.queue());
+        let mut refused = None;
         let make = |work: Arc<Self>, is_drained: bool| {
-            move || if is_drained { work.refuse(ticket) } else { work.arrive(ticket, seen) }
+            let is_refused = is_drained && !may_during_drain;
+            if is_refused {
+                // Before anybody is told: who queues it after that must not find it pending.
+                work.count_refused(ticket);
+                refused = Some(SubmitError::Drained(work.queue.name()));
+            }
+            move || if is_refused { context::nothing_ran() } else { work.arrive(ticket, seen) }
         };
         let sent = self.queue().submit_always(Arc::clone(self), make, near);
         sent.map_err(|_| {
             self.state.withdraw(ticket);
             SubmitError::ShutDown(self.queue.name())
-        })
+        })?;
+        refused.map_or(Ok(()), Err)
     }
 
     fn send(self: &Arc<Self>, ticket: Ticket, cpu: Option<CpuId>) -> Result<(), SubmitError> {

@@ -1,7 +1,7 @@
 //! Settings, limits and delays, once more and inside themselves.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -373,6 +373,66 @@ fn an_item_that_somebody_was_told_is_pending_runs() {
         }
         println!("told in {told} of 100 rounds");
     });
+}
+
+/// So it is in a drain, where the queue's own items may queue.
+#[test]
+fn an_item_that_somebody_was_told_is_pending_runs_during_a_drain() {
+    kept("repeats::an_item_that_somebody_was_told_is_pending_runs_during_a_drain", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").max_active(2).backlog(1).build().unwrap();
+        let mut told = 0;
+        for _ in 0..100 {
+            let runs = Arc::new(AtomicU32::new(0));
+            let counter = Arc::clone(&runs);
+            let item = queue.item(move || {
+                counter.fetch_add(1, Ordering::SeqCst);
+            });
+            let (start, answers) = (Arc::new(Barrier::new(2)), Arc::new(AtomicU32::new(0)));
+            let opens = [0, 1].map(|_| {
+                let (open, closed) = mpsc::channel::<()>();
+                let (start, answers) = (Arc::clone(&start), Arc::clone(&answers));
+                let item = item.clone();
+                let body = move || {
+                    let _ = blocking(|| closed.recv());
+                    blocking(|| start.wait());
+                    // The backlog is full, unless the other one has been told.
+                    let is_told = (0..2000).any(|_| match item.queue() {
+                        Err(SubmitError::Full { .. }) => false,
+                        other => other.map(|_| true).unwrap(),
+                    });
+                    answers.fetch_add(is_told.into(), Ordering::SeqCst);
+                    // The backlog stays full while the other one tries.
+                    blocking(|| start.wait());
+                };
+                queue.post(body).unwrap();
+                open
+            });
+            until("both to run", || active_and_waiting(&runtime) == (2, 0));
+            queue.post(|| ()).unwrap();
+            until("the backlog to be full", || active_and_waiting(&runtime) == (2, 1));
+            thread::scope(|scope| {
+                let drain = scope.spawn(|| queue.drain());
+                until("the drain to begin", || runtime.dump().queues[0].drained);
+                drop(opens);
+                drain.join().unwrap().unwrap();
+            });
+            let one_told = answers.load(Ordering::SeqCst) > 0;
+            assert!(runs.load(Ordering::SeqCst) > 0 || !one_told, "told, and never run");
+            assert!(!item.is_pending());
+            told += u32::from(one_told);
+            queue.reopen();
+        }
+        println!("told in {told} of 100 rounds");
+    });
+}
+
+/// Items that run, and those that wait for the limit, of the one queue.
+fn active_and_waiting(runtime: &Runtime) -> (u32, u32) {
+    let nodes = runtime.dump().queues[0].nodes.clone();
+    nodes
+        .iter()
+        .fold((0, 0), |(active, waiting), node| (active + node.active, waiting + node.waiting))
 }
 
 #[test]
