@@ -175,8 +175,8 @@ impl Work {
     /// it is delayed, a later queueing takes its place, and the wait is over, too.
     ///
     /// True when there was a queueing to wait for. It says that the item has run since only where no
-    /// other thread cancels, delays or flushes it meanwhile. False when the item was neither pending
-    /// nor running.
+    /// other thread cancels, delays or flushes it meanwhile, or queues it and is refused: that thread
+    /// alone is told. False when the item was neither pending nor running.
     ///
     /// # Errors
     /// From inside the item itself; the queue refuses a delayed item, being full or drained. The
