@@ -269,8 +269,9 @@ impl Shared {
         identity: &Identity,
         pool: &Arc<Pool>,
     ) -> Result<Arc<QueueCore>, BuildError> {
-        // Whoever has taken it out of the registry may be about to change it: only where `all` and
-        // `retired` alone hold it is it nobody's. Under the lock nobody takes it out.
+        // Whoever has taken it out of the registry may be about to change it, and a rescuer holds the
+        // queue until its thread ends: only where `all` and `retired` alone hold it is it nobody's.
+        // Under the lock nobody takes it out.
         let is_nobodys = |queue: &Arc<QueueCore>| {
             Arc::strong_count(queue) == 2 && queue.in_flight.totals().0 == 0
         };
@@ -278,7 +279,6 @@ impl Shared {
             // After all that those did who held it.
             fence(Ordering::Acquire);
             let core = registry.retired.swap_remove(index);
-            self.end_unused_rescuer(&core);
             core.renew(pool, identity.clone());
             return Ok(core);
         }

@@ -63,7 +63,7 @@ impl Shared {
     }
 
     /// For a queue that nobody holds. The registry is locked.
-    pub(super) fn end_unused_rescuer(&self, core: &QueueCore) {
+    fn end_unused_rescuer(&self, core: &QueueCore) {
         if core.in_flight.totals().0 > 0 {
             return;
         }
