@@ -705,6 +705,11 @@ impl Queue for RingQueue {
                 return Ok(Received { raw, area: reply, observer: &mut self.observer });
             }
             if let Some(index) = self.received.pop_front() {
+                if !self.to_clear.is_empty() {
+                    // The kernel had taken this one before it refused the rest of a submission: a
+                    // later one must not clear what it holds now.
+                    self.to_clear.retain(|&other| other != index);
+                }
                 self.until_device = self.until_device.saturating_sub(1);
                 self.defer(index);
                 if let Some(place) = &mut self.place {

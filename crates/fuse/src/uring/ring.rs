@@ -157,24 +157,41 @@ impl Ring {
         (submission.capacity() - submission.len()).saturating_sub(2)
     }
 
-    /// Submits what is queued.
+    /// Submits all that is queued. After an error a part of it may have been submitted.
     pub(crate) fn submit(&mut self) -> io::Result<()> {
-        self.ring.submit().map(drop)
+        self.enter_until_all_is_taken(|ring, _| ring.submit())
     }
 
-    /// Submits what is queued, and lets the kernel deliver what has completed.
+    /// As [`submit`](Self::submit), and lets the kernel deliver what has completed.
     pub(crate) fn submit_and_look(&mut self) -> io::Result<()> {
-        let queued = u32::try_from(self.ring.submission().len()).unwrap_or(u32::MAX);
         let flags = io_uring::EnterFlags::GETEVENTS.bits();
-        // SAFETY: no argument is passed along.
-        let entered =
-            unsafe { self.ring.submitter().enter::<libc::sigset_t>(queued, 0, flags, None) };
-        entered.map(drop)
+        self.enter_until_all_is_taken(|ring, queued| {
+            // SAFETY: no argument is passed along.
+            unsafe { ring.submitter().enter::<libc::sigset_t>(queued, 0, flags, None) }
+        })
     }
 
-    /// Submits what is queued, and waits for a completion.
+    /// As [`submit`](Self::submit), and waits for a completion.
     pub(crate) fn submit_and_wait(&mut self) -> io::Result<()> {
-        self.ring.submit_and_wait(1).map(drop)
+        self.enter_until_all_is_taken(|ring, _| ring.submit_and_wait(1))
+    }
+
+    /// Enters the kernel once, and again while that leaves something queued: it stops behind what it
+    /// cannot begin, and where it has no memory for the next one. Only the last call looks or waits.
+    fn enter_until_all_is_taken(
+        &mut self,
+        enter: impl Fn(&IoUring<Entry128>, u32) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        loop {
+            let queued = self.ring.submission().len();
+            let taken = enter(&self.ring, u32::try_from(queued).unwrap_or(u32::MAX))?;
+            if taken >= queued {
+                return Ok(());
+            }
+            if taken == 0 {
+                return Err(rustix::io::Errno::AGAIN.into());
+            }
+        }
     }
 
     /// Whether the kernel keeps completions for which the queue had no room. It fills the queue with them
@@ -223,5 +240,48 @@ fn set_vectors(sqe: &mut Entry128, vectors: &[libc::iovec]) {
     unsafe {
         base.add(ADDR).cast::<u64>().write(vectors.as_ptr() as u64);
         base.add(LEN).cast::<u32>().write(len);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use io_uring::squeue::Flags;
+
+    use super::*;
+
+    /// The kernel begins nothing behind what it refuses, until it is entered again.
+    #[test]
+    fn all_is_submitted_behind_what_the_kernel_refuses() {
+        let eventfd = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+        let mut ring = match Ring::new(5, eventfd.as_fd()) {
+            Ok(ring) => ring,
+            Err(error) => return eprintln!("skipped: no io_uring: {error}"),
+        };
+        ring.ring.submitter().register_enable_rings().unwrap();
+        let ways: [fn(&mut Ring) -> io::Result<()>; 3] =
+            [Ring::submit, Ring::submit_and_look, Ring::submit_and_wait];
+        for way in ways {
+            for (number, refused) in [true, false, true, false].into_iter().enumerate() {
+                let nop = Entry128::from(opcode::Nop::new().build()).user_data(number as u64);
+                // There is no buffer that it could be given.
+                let flags = if refused { Flags::BUFFER_SELECT } else { Flags::empty() };
+                // SAFETY: it points to nothing.
+                unsafe { ring.push(&nop.flags(flags)) };
+            }
+            way(&mut ring).unwrap();
+            assert_eq!(ring.ring.submission().len(), 0);
+            ring.submit_and_look().unwrap();
+            let completed: Vec<_> = std::iter::from_fn(|| ring.completion()).collect();
+            let is_right = |(number, completion): (usize, &Completion)| match completion {
+                Completion::Entry(index, result) => {
+                    *index == number && result.is_err() == (number % 2 == 0)
+                }
+                _ => false,
+            };
+            assert!(completed.iter().enumerate().all(is_right), "{completed:?}");
+            assert_eq!(completed.len(), 4);
+        }
     }
 }
