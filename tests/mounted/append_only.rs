@@ -81,6 +81,30 @@ fn an_append_only_file_is_appended_to_while_others_read_it() {
     }
 }
 
+/// The view above opens the file as the caller first, to learn what the view beneath says.
+#[test]
+fn an_append_only_file_is_appended_to_in_a_view_over_a_view() {
+    if !can_mount() {
+        return;
+    }
+    for policy in POLICIES {
+        let Some(log) = Log::new("") else { return };
+        let above = View::of(log.view.root(), policy, &[]);
+        let mut options = fs::File::options();
+        for uid in [0, 1000] {
+            let open = || options.append(true).open(above.at("log"));
+            as_user(uid, uid, open).unwrap().write_all(b"more\n").unwrap();
+        }
+        log.has("first\nmore\nmore\n");
+        let errno = |options: &fs::OpenOptions| {
+            options.open(above.at("log")).map_err(|error| error.raw_os_error()).err()
+        };
+        assert_eq!(errno(fs::File::options().write(true)), Some(Some(libc::EPERM)), "{policy:?}");
+        assert_eq!(errno(options.read(true)), Some(Some(libc::EPERM)), "{policy:?}");
+        log.has("first\nmore\nmore\n");
+    }
+}
+
 #[test]
 fn an_append_only_file_opens_for_nothing_but_to_read_and_to_append() {
     if !can_mount() {

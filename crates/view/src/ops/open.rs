@@ -178,7 +178,14 @@ impl View {
         let at = seen.as_ref().map(|(fd, _)| fd);
         // Who executes a file need not be able to read it.
         if !access.executes() {
-            self.must_be_open_to(req.caller(), node, at, access.lower())?;
+            let judged = |flags| self.must_be_open_to(req.caller(), node, at, flags);
+            match judged(access.lower()) {
+                // An append-only file opens with `O_APPEND` alone.
+                Err(Errno::PERM) if access.only_appends() => {
+                    judged(access.lower() | OFlags::APPEND)
+                }
+                opens => opens,
+            }?;
         }
         let mode = self.mode_of(io, subject);
         if how.is_none()
