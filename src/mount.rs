@@ -242,23 +242,38 @@ fn end_on_signal(
              second signal ends it now",
             escape::shown(mnt)
         )),
+        // So it does if whoever unmounted the view did so a moment ago.
+        Err(NotUnmounted::NotSeen(reason)) => {
+            if !sys::readable_within(signals, AFTER_UNMOUNT).unwrap_or(true) {
+                say_not_seen(&reason);
+            }
+        }
         Err(error) => {
             match error {
-                NotUnmounted::Busy => messages::note(&format!(
+                NotUnmounted::Failed(reason) => messages::warn(&reason),
+                _ => messages::note(&format!(
                     "`{}` is in use; it is detached and served until it is closed; a second \
                      signal ends it now",
                     escape::shown(mnt)
                 )),
-                NotUnmounted::Failed(reason) => messages::warn(&reason),
             }
-            if let Err(NotUnmounted::Failed(reason)) = mounter.unmount(true) {
-                messages::warn(&reason);
+            match mounter.unmount(true) {
+                Err(NotUnmounted::NotSeen(reason)) => say_not_seen(&reason),
+                Err(NotUnmounted::Failed(reason)) => messages::warn(&reason),
+                Ok(()) | Err(NotUnmounted::Busy) => {}
             }
         }
     }
     if wait_for_end(signals, reload) {
         stopper.stop();
     }
+}
+
+/// Says why the first signal unmounts nothing.
+fn say_not_seen(reason: &str) {
+    messages::note(&format!(
+        "{reason}; it is served until nobody uses it; a second signal ends it now"
+    ));
 }
 
 /// Reloads until a signal says that it is over; false when signals cannot be read.

@@ -32,6 +32,12 @@ impl MountInfo {
         self.device.split_once(':')?.1.parse().ok()
     }
 
+    /// Whether `other`, read at another time, is this mount: where it is may have changed meanwhile. The
+    /// id alone does not tell, as the next mount may get that of one which is gone.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        (self.id, &self.device, &self.kind) == (other.id, &other.device, &other.kind)
+    }
+
     /// A mount of a file system without options, for tests.
     #[cfg(test)]
     pub(crate) fn example(id: u64, device: &str, root: &str, point: &str) -> Self {

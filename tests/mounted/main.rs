@@ -17,6 +17,7 @@ mod deep;
 mod device;
 mod differential;
 mod elsewhere;
+mod ended;
 mod executing;
 mod free_to_read;
 mod fsx;

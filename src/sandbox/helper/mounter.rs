@@ -15,6 +15,7 @@ use tollgate_fuse::MountError;
 
 use super::channel::Helper;
 use super::ender::{abort_file, connections};
+use crate::escape::shown;
 use crate::mountinfo::{self, MountInfo};
 use crate::{messages, native};
 
@@ -28,6 +29,7 @@ const DETACH: u8 = b'd';
 const DONE: u8 = 0;
 const BUSY: u8 = 1;
 const FAILED: u8 = 2;
+const NOT_SEEN: u8 = 3;
 
 /// Asks that process.
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(crate) struct Mounter {
 #[derive(Debug)]
 pub(crate) enum NotUnmounted {
     Busy,
+    /// No path leads to it, in words: somebody else has unmounted it, or mounted over it.
+    NotSeen(String),
     /// In words.
     Failed(String),
 }
@@ -58,8 +62,9 @@ impl Mounter {
         let helper = Helper::start_with_end(keeps, &[fd], || {
             // Native directories are mounted once.
             let mut lower = Some(lower);
-            let abort = Abort::prepare(&mnt);
-            let answers = move |request: &[u8]| (answer(&mut lower, &mnt, &native, request), None);
+            let view = Mounted::at(mnt);
+            let abort = Abort::prepare(view.clone());
+            let answers = move |request: &[u8]| (answer(&mut lower, &view, &native, request), None);
             (answers, || abort.end())
         })?;
         Ok(Self { helper, kept: false })
@@ -82,14 +87,16 @@ impl Mounter {
         self
     }
 
-    /// Unmounts the view, `lazy` or not; see [`native::unmount_view`].
+    /// Unmounts the view, `lazy` or not, wherever it is by now; see [`native::unmount_view`]. What others
+    /// have mounted in its place stays.
     ///
     /// # Errors
-    /// When it is in use, or the kernel refuses it.
+    /// When it is in use, or the kernel refuses it, and when it cannot be reached any more.
     pub(crate) fn unmount(&self, lazy: bool) -> Result<(), NotUnmounted> {
         match self.ask(if lazy { DETACH } else { UNMOUNT }) {
             (DONE, _) => Ok(()),
             (BUSY, _) => Err(NotUnmounted::Busy),
+            (NOT_SEEN, text) => Err(NotUnmounted::NotSeen(text)),
             (_, text) => Err(NotUnmounted::Failed(text)),
         }
     }
@@ -106,10 +113,45 @@ impl Mounter {
 
 impl Drop for Mounter {
     fn drop(&mut self) {
-        if !self.kept
-            && let Err(NotUnmounted::Failed(reason)) = self.unmount(true)
+        if self.kept {
+            return;
+        }
+        if let Err(NotUnmounted::NotSeen(reason) | NotUnmounted::Failed(reason)) =
+            self.unmount(true)
         {
             tracing::debug!(reason, "not unmounted");
+        }
+    }
+}
+
+/// The mount of the view. At its path may be another one by now, and it may be elsewhere.
+#[derive(Clone)]
+struct Mounted {
+    mnt: PathBuf,
+    /// `None` where that could not be read: what is at the path is it then.
+    line: Option<MountInfo>,
+}
+
+impl Mounted {
+    fn at(mnt: PathBuf) -> Self {
+        let mounts = mountinfo::read().unwrap_or_default();
+        let line = mountinfo::at(&mounts, &mnt).cloned();
+        Self { mnt, line }
+    }
+
+    /// The path that leads to it: somebody may have renamed a directory above it, or moved it.
+    ///
+    /// # Errors
+    /// Why none does, in words.
+    fn place(&self) -> Result<PathBuf, String> {
+        let Some(line) = &self.line else { return Ok(self.mnt.clone()) };
+        let mounts = mountinfo::read().map_err(|error| messages::in_words(&error))?;
+        match mounts.iter().find(|mount| mount.is_same(line)) {
+            None => Err(format!("the view is not mounted at `{}` any more", shown(&self.mnt))),
+            Some(now) if mountinfo::at(&mounts, &now.point) == Some(now) => Ok(now.point.clone()),
+            Some(now) => {
+                Err(format!("the view at `{}` is beneath another mount", shown(&now.point)))
+            }
         }
     }
 }
@@ -121,18 +163,15 @@ struct Abort {
     /// In fusectl, opened while the number is known to be that of the view: it has no effect on a
     /// later connection of the same number.
     file: Option<File>,
-    mnt: PathBuf,
-    mounted: Option<MountInfo>,
+    view: Mounted,
 }
 
 impl Abort {
-    fn prepare(mnt: &Path) -> Self {
-        let mounts = mountinfo::read().unwrap_or_default();
-        let mounted = mountinfo::at(&mounts, mnt).cloned();
-        let number = mounted.as_ref().and_then(MountInfo::minor_number);
+    fn prepare(view: Mounted) -> Self {
+        let number = view.line.as_ref().and_then(MountInfo::minor_number);
         let file =
             number.zip(connections().ok()).and_then(|(number, all)| abort_file(&all, number).ok());
-        Self { file, mnt: mnt.to_owned(), mounted }
+        Self { file, view }
     }
 
     /// A connection that is at its end already stays as it is.
@@ -140,29 +179,38 @@ impl Abort {
         if self.file.is_some_and(|mut file| file.write_all(b"1").is_ok()) {
             return;
         }
-        let mounts = mountinfo::read().unwrap_or_default();
-        if self.mounted.is_none() || mountinfo::at(&mounts, &self.mnt) != self.mounted.as_ref() {
+        if self.view.line.is_none() {
             return;
         }
+        let Ok(place) = self.view.place() else { return };
         // In use by this, the mount stays: what is beneath does not show.
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        if let Ok(_in_use) = rustix::fs::open(&self.mnt, flags, Mode::empty()) {
+        if let Ok(_in_use) = rustix::fs::open(&place, flags, Mode::empty()) {
             let flags = UnmountFlags::FORCE | UnmountFlags::NOFOLLOW;
-            let _ = rustix::mount::unmount(&self.mnt, flags);
+            let _ = rustix::mount::unmount(&place, flags);
         }
     }
 }
 
 /// In the process.
-fn answer(lower: &mut Option<OwnedFd>, mnt: &Path, native: &[PathBuf], request: &[u8]) -> Vec<u8> {
-    let failed = |text: String| [&[FAILED][..], text.as_bytes()].concat();
-    let unmounted = |lazy| match native::unmount_view(mnt, native, lazy) {
-        Ok(()) => vec![DONE],
-        Err(MountError::Busy { .. }) => vec![BUSY],
-        Err(error) => failed(messages::in_words(&error.into())),
+fn answer(
+    lower: &mut Option<OwnedFd>,
+    view: &Mounted,
+    native: &[PathBuf],
+    request: &[u8],
+) -> Vec<u8> {
+    let in_words = |result: u8, text: &str| [&[result][..], text.as_bytes()].concat();
+    let failed = |text: String| in_words(FAILED, &text);
+    let unmounted = |lazy| match view.place() {
+        Err(reason) => in_words(NOT_SEEN, &reason),
+        Ok(place) => match native::unmount_view(&place, native, lazy) {
+            Ok(()) => vec![DONE],
+            Err(MountError::Busy { .. }) => vec![BUSY],
+            Err(error) => failed(messages::in_words(&error.into())),
+        },
     };
     match request {
-        [MOUNT] => match lower.take().map(|lower| mount(&lower, mnt, native)) {
+        [MOUNT] => match lower.take().map(|lower| mount(&lower, &view.mnt, native)) {
             Some(Ok(())) => vec![DONE],
             Some(Err(error)) => failed(messages::in_words(&error)),
             None => failed("native directories are mounted already".to_owned()),
