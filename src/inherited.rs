@@ -53,7 +53,8 @@ extern "C" fn remember() {
     }
 }
 
-fn is_ignored(signal: libc::c_int) -> bool {
+/// Whether this process ignores it; of those that are not named above, as its caller did.
+pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a null new action changes nothing; the old one is written to `action`.
     let result = unsafe { libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) };

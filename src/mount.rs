@@ -17,11 +17,12 @@ use crate::serve::{self, Server, ServerKind, Spec};
 use crate::sys::{self, SignalFd};
 use crate::tree::Tree;
 use crate::{
-    control, escape, killed, mount_flags, mountinfo, policy_choice, policy_views, tree, umount,
+    control, escape, inherited, killed, mount_flags, mountinfo, policy_choice, policy_views, tree,
+    umount,
 };
 
 /// Signals that end the server; SIGHUP from a process has it read its policy again.
-const HANDLED: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+const HANDLED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
 /// How long the end of a server that was unmounted may take before it says what it waits for.
 const AFTER_UNMOUNT: Duration = Duration::from_secs(1);
@@ -190,8 +191,9 @@ impl View {
 
     fn start(self) -> anyhow::Result<Server> {
         // Before the first thread, so that no thread is ended by them.
-        sys::block_signals(HANDLED).context("cannot block signals")?;
-        let signals = SignalFd::new(HANDLED).context("cannot read signals")?;
+        let handled = Handled::of_this_process();
+        sys::block_signals(&handled.signals).context("cannot block signals")?;
+        let signals = SignalFd::new(&handled.signals).context("cannot read signals")?;
         // Dropped on the way out of an error, the guard unmounts, and so does the mounter.
         let (device, guard) = match self.replaces {
             true => tollgate_fuse::replace_stale(&self.mnt, &self.options)?,
@@ -209,9 +211,31 @@ impl View {
         let (stopper, reload) = (server.stopper(), server.reloader());
         std::thread::Builder::new()
             .name("tollgate-signal".to_owned())
-            .spawn(move || end_on_signal(&signals, &mnt, &mounter, &stopper, &reload))
+            .spawn(move || {
+                let next = || wait_for_end(&signals, &handled, &reload);
+                end_on_signal(&signals, &mnt, &mounter, &stopper, &next);
+            })
             .context("cannot start the signal thread")?;
         Ok(server)
+    }
+}
+
+/// The signals that the server reads, of [`HANDLED`]. The kernel has them read also where they are ignored,
+/// as they are blocked.
+struct Handled {
+    signals: Vec<libc::c_int>,
+    /// The caller ignored SIGHUP, as nohup(1) does.
+    outlives_terminal: bool,
+}
+
+impl Handled {
+    /// A shell has a job that it starts in the background of a script ignore SIGINT.
+    fn of_this_process() -> Self {
+        let is_left_out = |signal| signal == libc::SIGINT && inherited::is_ignored(signal);
+        Self {
+            signals: HANDLED.into_iter().filter(|signal| !is_left_out(*signal)).collect(),
+            outlives_terminal: inherited::is_ignored(libc::SIGHUP),
+        }
     }
 }
 
@@ -228,9 +252,9 @@ fn end_on_signal(
     mnt: &Path,
     mounter: &Mounter,
     stopper: &Stopper,
-    reload: &impl Fn(),
+    next: &impl Fn() -> bool,
 ) {
-    if !wait_for_end(signals, reload) {
+    if !next() {
         return;
     }
     match mounter.unmount(false) {
@@ -264,7 +288,7 @@ fn end_on_signal(
             }
         }
     }
-    if wait_for_end(signals, reload) {
+    if next() {
         stopper.stop();
     }
 }
@@ -277,11 +301,12 @@ fn say_not_seen(reason: &str) {
 }
 
 /// Reloads until a signal says that it is over; false when signals cannot be read.
-fn wait_for_end(signals: &SignalFd, reload: &impl Fn()) -> bool {
+fn wait_for_end(signals: &SignalFd, handled: &Handled, reload: &impl Fn()) -> bool {
     loop {
         match signals.read() {
             // A terminal that goes away sends it as well, but by the kernel.
             Ok(arrived) if arrived.signal == libc::SIGHUP && arrived.by_process => reload(),
+            Ok(arrived) if arrived.signal == libc::SIGHUP && handled.outlives_terminal => {}
             Ok(_) => return true,
             Err(_) => return false,
         }

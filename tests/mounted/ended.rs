@@ -11,6 +11,7 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::can_mount;
+use crate::pty::Terminal;
 
 /// Longest time for a server to say something, or to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -182,6 +183,39 @@ fn a_view_is_unmounted_where_it_is_after_a_directory_above_it_was_renamed() {
     let mut server = Server::start(&place, "one");
     fs::rename(place.at("above"), place.at("renamed")).unwrap();
     assert_eq!(place.read("renamed/mnt/target/built"), "one");
+    server.gets(Signal::TERM);
+    server.ends();
+    assert_eq!(place.mounts(), []);
+}
+
+/// As `tollgate mount DIR MNT &` in a script, and under nohup(1).
+#[test]
+fn signals_that_the_caller_ignored_do_not_end_a_server() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let Terminal { master, slave } = Terminal::new();
+    // It leads a session at this terminal, so that the kernel tells it when that goes away.
+    let mut command = Command::new("setsid");
+    command.args(["--ctty", "sh", "-c", "trap '' INT HUP; exec \"$@\" </dev/null", "sh"]);
+    command.args([env!("CARGO_BIN_EXE_tollgate"), "mount", "--policy"]);
+    command.arg(place.at("policy.toml")).arg(place.at("one")).arg(place.at("above/mnt"));
+    let mut server = Server::at(slave.into(), &mut command);
+    let pid = Pid::from_child(&server.process);
+    let mut stays = || {
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(server.process.try_wait().unwrap().is_none(), "the server ended");
+        assert_eq!(place.read("above/mnt/file"), "one");
+    };
+    kill_process(pid, Signal::INT).unwrap();
+    stays();
+    drop(master);
+    stays();
+    // Sent by a process, it has the policy read again all the same.
+    fs::write(place.at("policy.toml"), "wrong").unwrap();
+    server.gets(Signal::HUP);
+    server.says("policy.toml");
     server.gets(Signal::TERM);
     server.ends();
     assert_eq!(place.mounts(), []);

@@ -43,6 +43,8 @@ mod open_and_renamed;
 mod opened_meanwhile;
 mod overlays;
 mod places;
+#[path = "../support/pty.rs"]
+mod pty;
 mod queues;
 mod redacted;
 mod removed_names;

@@ -30,6 +30,8 @@ mod native_moved;
 mod network;
 mod overlay;
 mod project;
+#[path = "../support/pty.rs"]
+mod pty;
 mod raised;
 mod record;
 mod reload;

@@ -1,35 +1,13 @@
 //! CMD at its terminal, and the other terminals of its user.
 
-#![expect(unsafe_code, reason = "openpty has no safe wrapper")]
-
-use std::fs::File;
 use std::io::Write;
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use crate::project::{PATIENCE, Project, all, can_mount, text};
-
-/// A terminal, with both its ends.
-struct Terminal {
-    master: File,
-    slave: OwnedFd,
-}
+use crate::pty::Terminal;
 
 impl Terminal {
-    fn new() -> Self {
-        let (mut master, mut slave) = (-1, -1);
-        let none = std::ptr::null_mut();
-        // SAFETY: the two numbers are written to; name, modes and size may be null.
-        let made = unsafe {
-            libc::openpty(&raw mut master, &raw mut slave, none, std::ptr::null(), std::ptr::null())
-        };
-        assert_eq!(made, 0, "{}", std::io::Error::last_os_error());
-        // SAFETY: the call succeeded, and nobody else has these descriptors.
-        let (master, slave) = unsafe { (File::from_raw_fd(master), OwnedFd::from_raw_fd(slave)) };
-        Self { master, slave }
-    }
-
     fn path(&self) -> PathBuf {
         rustix::termios::ttyname(&self.slave, Vec::new()).unwrap().into_string().unwrap().into()
     }
