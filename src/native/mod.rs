@@ -22,7 +22,8 @@ pub(crate) use links::Beside;
 pub(crate) use prepare::{leave_out_linked, leave_out_mounted, prepare};
 
 use crate::escape::shown;
-use crate::{mountinfo, sys, tree};
+use crate::mountinfo::{self, MountInfo};
+use crate::{sys, tree};
 
 /// Mounts each of `directories`, paths relative to DIR, from the lower tree `lower` into the view
 /// of it that `view` names: without set-user-id programs and devices, like the view, and with
@@ -78,11 +79,21 @@ fn attach(tree: &OwnedFd, onto: &OwnedFd) -> rustix::io::Result<()> {
     rustix::mount::move_mount(tree, "", onto, "", flags)
 }
 
-/// Splits `directories` of the view at `view` into those that are mounted, as far as this mount
-/// namespace shows, and those that are not any more: the kernel drops the mount when the directory
-/// is removed or exchanged in the lower tree.
-pub(crate) fn still_mounted(view: &Path, directories: &[PathBuf]) -> (Vec<PathBuf>, Vec<PathBuf>) {
-    let Ok(mounts) = mountinfo::read() else { return (directories.to_vec(), Vec::new()) };
+/// Splits `directories` of the view at `view`, whose connection has this number, into those that are
+/// mounted, as far as this mount namespace shows, and those that are not any more: the kernel drops the
+/// mount when the directory is removed or exchanged in the lower tree. Where the view itself is not there,
+/// nothing is known of them.
+pub(crate) fn still_mounted(
+    view: &Path,
+    number: u32,
+    directories: &[PathBuf],
+) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let all = || (directories.to_vec(), Vec::new());
+    let Ok(mounts) = mountinfo::read() else { return all() };
+    let is_it = |at: &MountInfo| at.kind == mountinfo::VIEW && at.minor_number() == Some(number);
+    if !mountinfo::at(&mounts, view).is_some_and(is_it) {
+        return all();
+    }
     let is_mounted = |directory: &&PathBuf| mountinfo::at(&mounts, &view.join(directory)).is_some();
     let (mounted, gone): (Vec<&PathBuf>, Vec<&PathBuf>) = directories.iter().partition(is_mounted);
     (mounted.into_iter().cloned().collect(), gone.into_iter().cloned().collect())

@@ -237,14 +237,14 @@ impl State {
         ))
     }
 
-    /// The native directories that are mounted, and those that are no more. Those of a `run` are in
-    /// a mount namespace that the server does not see.
+    /// The native directories that are mounted, and those that are no more. Those of a `run`, and of a view
+    /// that was unmounted here, are in a mount namespace that the server does not see.
     fn native_now(&self) -> (Vec<PathBuf>, Vec<PathBuf>) {
-        match self.kind {
-            ServerKind::Mount if self.native_is_mounted.load(Ordering::Acquire) => {
-                native::still_mounted(&self.mount_point, &self.native)
-            }
-            _ => (self.native.clone(), Vec::new()),
+        let is_mounted =
+            self.kind == ServerKind::Mount && self.native_is_mounted.load(Ordering::Acquire);
+        match self.connection_number.filter(|_| is_mounted) {
+            Some(number) => native::still_mounted(&self.mount_point, number, &self.native),
+            None => (self.native.clone(), Vec::new()),
         }
     }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Output, Stdio};
 
-use crate::elsewhere::another_namespace;
+use crate::elsewhere::{another_namespace, the_only_namespace};
 use crate::harness::{View, can_mount};
 
 const OUTER: &str = "[[rule]]\nname = 'env'\npath = '**/.env'\naction = 'hide'\n";
@@ -97,6 +97,7 @@ fn a_second_signal_ends_a_view_that_another_mount_namespace_still_shows() {
     if !can_mount() {
         return;
     }
+    let _only = the_only_namespace();
     let view = View::new("");
     let mut other = another_namespace();
     // Dropping a view sends the first signal, waits, and sends the second one.
