@@ -52,7 +52,7 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
         } else if is_there(&native, source)? {
             prepared.to_mount.push(path);
         } else {
-            prepared.leave_out(&path, "it does not exist".to_owned());
+            prepared.leave_out(&path, say_missing(&native));
         }
     }
     for link in links::find(policy, source, &prepared.to_mount) {
@@ -132,18 +132,14 @@ fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> 
     let shown = shown(path);
     match tree::open_beneath(source.as_fd(), path) {
         Ok(_) => Ok(true),
-        Err(Errno::NOENT) if native.create => {
-            make(source, path)
-                .with_context(|| format!("native directory `{shown}` cannot be made"))?;
-            Ok(true)
-        }
-        Err(Errno::NOENT) => {
-            messages::note(&format!(
-                "native directory `{shown}` does not exist; what is made there is served by \
-                 tollgate (`create = true` makes it at the start)"
-            ));
-            Ok(false)
-        }
+        Err(Errno::NOENT) if native.create => match make(source, path) {
+            // Nobody can make it, so nobody waits for it.
+            Err(error) if error.downcast_ref::<Errno>() == Some(&Errno::ROFS) => Ok(false),
+            made => made
+                .map(|()| true)
+                .with_context(|| format!("native directory `{shown}` cannot be made")),
+        },
+        Err(Errno::NOENT) => Ok(false),
         Err(Errno::LOOP) => bail!(
             "native directory `{shown}`: it or a directory above it is a symbolic link, which can \
              lead anywhere; name the directory that is meant"
@@ -151,6 +147,23 @@ fn is_there(native: &NativeDirectory, source: &OwnedFd) -> anyhow::Result<bool> 
         Err(Errno::NOTDIR) => bail!("native directory `{shown}` is not a directory"),
         Err(error) => Err(error).with_context(|| format!("native directory `{shown}`")),
     }
+}
+
+/// Says that a directory is not there, and returns that as a reason.
+fn say_missing(native: &NativeDirectory) -> String {
+    let (missing, hint) = if native.create {
+        ("does not exist, and cannot be made: the file system is read-only", "")
+    } else {
+        (
+            "does not exist",
+            "; what is made there is served by tollgate (`create = true` makes it at the start)",
+        )
+    };
+    messages::note(&format!(
+        "native directory `{}` {missing}{hint}",
+        shown(Path::new(&native.path))
+    ));
+    format!("it {missing}")
 }
 
 /// Makes the directory and those above it that are missing, as `mkdir -p` does. What root makes

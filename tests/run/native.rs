@@ -159,6 +159,38 @@ fn a_missing_directory_is_served_by_the_view_or_made() {
 }
 
 #[test]
+fn a_directory_that_cannot_be_made_as_all_is_read_only_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let policy = native("['new/out', 'docs']", "create = true");
+    fs::write(project.path("policy.toml"), policy).unwrap();
+    let reason = "native directory `new/out` does not exist, and cannot be made: the file system is read-only";
+    let mount = "
+        $T mount --daemon --read-only --policy policy.toml dir mnt
+        cat mnt/a.txt; $T status --json mnt; $T umount mnt";
+    let run = "
+        mount --make-rprivate /; mount --bind dir dir; mount -o remount,bind,ro dir; cd dir
+        $T run --policy ../policy.toml . -- cat a.txt";
+    for script in [mount, run] {
+        let output = project.in_mount_namespace(script);
+        assert!(output.status.success(), "{}", all(&output));
+        assert_eq!(text(&output.stderr).matches(reason).count(), 1, "{}", all(&output));
+        assert!(!text(&output.stderr).contains("`docs` does not exist"), "{}", all(&output));
+        let mut lines = output.stdout.splitn(2, |byte| *byte == b'\n');
+        assert_eq!(lines.next(), Some(fs::read(project.path("dir/a.txt")).unwrap().trim_ascii()));
+        if script == mount {
+            let report: serde_json::Value = serde_json::from_slice(lines.next().unwrap()).unwrap();
+            assert_eq!(report[0]["native"], serde_json::json!(["docs"]));
+            let missing = report[0]["view"]["unavailable"].to_string();
+            assert!(missing.contains("native directory `new/out`"), "{missing}");
+        }
+    }
+    assert!(!project.path("dir/new").exists());
+}
+
+#[test]
 fn symbolic_links_and_files_are_refused() {
     if !can_mount() {
         return;
