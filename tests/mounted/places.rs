@@ -2,11 +2,13 @@
 //! are one name.
 
 use std::fs;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::mount::UnmountFlags;
+use tollgate_fuse::{Device, Running, Session};
+use tollgate_view::WatchMode;
 
 use crate::caseless::Caseless;
 use crate::harness::{View, can_mount};
@@ -138,6 +140,79 @@ fn a_policy_about_names_is_refused_where_spellings_do_not_count() {
     let output = output.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("case-insensitive"), "{said}");
+}
+
+/// A file system of FUSE on a block device, as ntfs-3g has one. Nothing but its type tells that spellings
+/// do not count on it.
+struct OnBlockDevice {
+    dir: PathBuf,
+    device: String,
+    running: Option<Running>,
+}
+
+impl OnBlockDevice {
+    /// Shows a new directory below `base`. `None`, which is said, where there is no loop device.
+    fn new(base: &Path) -> Option<Self> {
+        let (image, lower, dir) = (base.join("image"), base.join("lower"), base.join("dir"));
+        fs::File::create(&image).unwrap().set_len(1 << 20).unwrap();
+        fs::create_dir(&lower).unwrap();
+        fs::create_dir(&dir).unwrap();
+        let made = Command::new("losetup").args(["--find", "--show"]).arg(&image).output();
+        let Some(made) = made.ok().filter(|output| output.status.success()) else {
+            println!("skipped: no loop device can be made here");
+            return None;
+        };
+        let device = String::from_utf8(made.stdout).unwrap().trim().to_owned();
+        let mut mounted = Self { dir, device, running: None };
+        let fuse = Device::open().unwrap();
+        let fd = fuse.as_fd().as_raw_fd();
+        let options = format!("fd={fd},rootmode=40000,user_id=0,group_id=0,allow_other");
+        let options = std::ffi::CString::new(options).unwrap();
+        let none = rustix::mount::MountFlags::empty();
+        rustix::mount::mount(&*mounted.device, &mounted.dir, "fuseblk", none, &*options).unwrap();
+        let config = tollgate_view::Config { watch: WatchMode::Off, ..Default::default() };
+        let view =
+            tollgate_view::View::open(fs::File::open(lower).unwrap().into(), config).unwrap();
+        let session = Session::new(fuse, view.clone(), view.session_config(Some(2)));
+        mounted.running = Some(session.start().unwrap());
+        Some(mounted)
+    }
+}
+
+impl Drop for OnBlockDevice {
+    fn drop(&mut self) {
+        let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
+        drop(self.running.take());
+        let _ = Command::new("losetup").args(["--detach", &self.device]).status();
+    }
+}
+
+#[test]
+fn a_policy_about_names_is_refused_by_the_type_of_the_file_system() {
+    if !can_mount() {
+        return;
+    }
+    let base = tempfile::tempdir().unwrap();
+    let Some(blocks) = OnBlockDevice::new(base.path()) else { return };
+    fs::create_dir(base.path().join("mnt")).unwrap();
+    fs::write(base.path().join("policy.toml"), POLICY).unwrap();
+    for options in [&[][..], &["--noexec"], &["--read-only"], &["--noatime"]] {
+        // One that starts all the same ends.
+        let mut command = Command::new("timeout");
+        command.args(["10", env!("CARGO_BIN_EXE_tollgate"), "mount", "--policy"]);
+        command.arg(base.path().join("policy.toml")).args(options);
+        let output = command.arg(&blocks.dir).arg(base.path().join("mnt")).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        let expected = "its file system (fuseblk) is case-insensitive";
+        assert!(!output.status.success() && said.contains(expected), "{options:?}: {said}");
+        // Nor does a reload bring one in.
+        let view = View::of(&blocks.dir, "default = 'read-only'", options);
+        fs::write(view.policy_file(), POLICY).unwrap();
+        let mut reload = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+        let output = reload.arg("reload").arg(view.root()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && said.contains(expected), "{options:?}: {said}");
+    }
 }
 
 /// The server of a file system that is mounted in DIR dies: `ls` shows the other names, and that one.

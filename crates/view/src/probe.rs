@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::fs::FileType;
 
-use crate::lower::{self, DirStream, Stat};
+use crate::lower::{self, DirStream};
 use crate::mounts;
 
 /// Worker threads when nobody says: a request waits for a wake-up, not for a computation, so more
@@ -93,10 +93,10 @@ fn file_system(source: BorrowedFd<'_>) -> Option<u32> {
 }
 
 /// Why names in the directory that `source` names may not be told apart by their case; `None` if
-/// they are, as far as can be seen.
-pub(crate) fn caseless(source: BorrowedFd<'_>, root: &Stat) -> Option<String> {
+/// they are, as far as can be seen. It was found on `mount`, which a copy of that is not in the table as.
+pub(crate) fn caseless(source: BorrowedFd<'_>, mount: u64) -> Option<String> {
     let mounts = mounts::read().unwrap_or_default();
-    match mounts::kind_of(&mounts, root.mount_id()) {
+    match mounts::kind_of(&mounts, mount) {
         Some(kind) if mounts::is_caseless(kind) => {
             return Some(format!("its file system ({kind}) is case-insensitive"));
         }

@@ -125,9 +125,9 @@ impl View {
     /// tells names apart.
     fn find_caseless(&self) -> Option<String> {
         let root = self.fds.root();
-        let stat = lower::stat_fd(root.as_fd()).ok()?;
+        let mount = lower::stat_fd(self.found()).ok()?.mount_id();
         let below = || self.links.caseless_below(root.as_fd()).as_deref().map(probe::is_caseless);
-        probe::caseless(root.as_fd(), &stat).or_else(below)
+        probe::caseless(root.as_fd(), mount).or_else(below)
     }
 
     /// How often the policy changed.

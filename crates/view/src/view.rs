@@ -179,7 +179,7 @@ impl View {
         let links = Links::new(probe::workers());
         let tells_names_apart = config.policy.tells_names_apart();
         let caseless = OnceLock::new();
-        if tells_names_apart && let Some(place) = probe::caseless(source.as_fd(), &root) {
+        if tells_names_apart && let Some(place) = probe::caseless(source.as_fd(), mount) {
             return Err(OpenError::Caseless(place));
         }
         if tells_names_apart || config.neighbours.is_some() {
@@ -364,7 +364,7 @@ impl View {
     }
 
     /// The lower directory where the kernel has a path of it.
-    fn found(&self) -> BorrowedFd<'_> {
+    pub(crate) fn found(&self) -> BorrowedFd<'_> {
         self.found.as_deref().unwrap_or(self.fds.root()).as_fd()
     }
 
