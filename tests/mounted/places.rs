@@ -99,20 +99,65 @@ fn mounts_of_other_trees_are_entered_once() {
     if !can_mount() {
         return;
     }
+    // With a flag, the server works on a copy of the mounts.
+    for options in [&[][..], &["--noexec"], &["--read-only"]] {
+        let tree = Tree::new();
+        let _cache = tree.bind("cache", "dir/cache");
+        fs::hard_link(tree.at("cache/sub/object"), tree.at("cache/other")).unwrap();
+        let view = View::of(&tree.at("dir"), POLICY, options);
+        assert_eq!(fs::read_to_string(view.at("cache/sub/object")).unwrap(), "object");
+        assert_eq!(fs::read_to_string(view.at("cache/other")).unwrap(), "object");
+        drop(view);
+        let _again = tree.bind("cache/sub", "dir/again");
+        let view = View::of(&tree.at("dir"), POLICY, options);
+        assert!(fs::read(view.at("again/object")).is_err());
+        let missing = view.server_report()["view"]["unavailable"].to_string();
+        assert!(missing.contains("dir/again") && missing.contains("second path"), "{missing}");
+        // Without a policy about paths there is nothing to get around.
+        drop(view);
+        let view = View::of(&tree.at("dir"), "", options);
+        assert_eq!(fs::read_to_string(view.at("again/object")).unwrap(), "object");
+    }
+}
+
+/// The copy of the mounts keeps what was mounted at the start.
+#[test]
+fn on_a_copy_of_the_mounts_one_that_went_or_was_replaced_is_not_entered() {
+    if !can_mount() {
+        return;
+    }
+    let tree = Tree::new();
+    let cache = tree.bind("cache", "dir/cache");
+    let vault = tree.bind("dir/vault", "dir/again");
+    let view = View::of(&tree.at("dir"), POLICY, &["--noexec"]);
+    drop(cache);
+    drop(vault);
+    assert!(fs::read(view.at("cache/sub/object")).is_err());
+    // It may get the number of one that is gone.
+    let _other = tree.bind("cache", "dir/again");
+    assert_kept(&view, &["again/key"]);
+    // What is mounted since then is not on the copy.
+    let _later = tree.bind("cache", "dir/up");
+    assert_eq!(fs::read_dir(view.at("up")).unwrap().count(), 0);
+    let missing = view.server_report()["view"]["unavailable"].to_string();
+    for place in ["dir/again", "dir/up"] {
+        let place = format!("what is mounted at `{}`", tree.at(place).display());
+        assert!(missing.contains(&place) && missing.contains("has changed since"), "{missing}");
+    }
+}
+
+#[test]
+fn a_mount_on_a_copy_is_entered_wherever_the_directory_is_by_now() {
+    if !can_mount() {
+        return;
+    }
     let tree = Tree::new();
     let _cache = tree.bind("cache", "dir/cache");
-    fs::hard_link(tree.at("cache/sub/object"), tree.at("cache/other")).unwrap();
-    let view = View::of(&tree.at("dir"), POLICY, &[]);
-    assert_eq!(fs::read_to_string(view.at("cache/sub/object")).unwrap(), "object");
-    assert_eq!(fs::read_to_string(view.at("cache/other")).unwrap(), "object");
-    drop(view);
-    let _again = tree.bind("cache/sub", "dir/again");
-    let view = View::of(&tree.at("dir"), POLICY, &[]);
-    assert!(fs::read(view.at("again/object")).is_err());
-    // Without a policy about paths there is nothing to get around.
-    drop(view);
-    let view = View::of(&tree.at("dir"), "", &[]);
-    assert_eq!(fs::read_to_string(view.at("again/object")).unwrap(), "object");
+    let view = View::of(&tree.at("dir"), POLICY, &["--noexec"]);
+    fs::rename(tree.at("dir"), tree.at("moved")).unwrap();
+    let found = fs::read_to_string(view.at("cache/sub/object"));
+    fs::rename(tree.at("moved"), tree.at("dir")).unwrap();
+    assert_eq!(found.unwrap(), "object");
 }
 
 #[test]

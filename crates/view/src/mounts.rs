@@ -29,6 +29,13 @@ pub(crate) struct Mount {
     kind: String,
 }
 
+impl Mount {
+    /// Where it is.
+    pub(crate) fn point(&self) -> &Path {
+        &self.point
+    }
+}
+
 /// Why a mount is not entered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
@@ -39,6 +46,8 @@ pub(crate) enum Refused {
     Caseless {
         kind: String,
     },
+    /// The view is of a copy of DIR's mounts, and in the table another one is there, or none.
+    Changed,
 }
 
 impl std::fmt::Display for Refused {
@@ -53,6 +62,10 @@ impl std::fmt::Display for Refused {
             Self::Caseless { kind } => write!(
                 f,
                 "its file system ({kind}) takes `A` and `a` for one name, and the policy does not"
+            ),
+            Self::Changed => f.write_str(
+                "the view is of a copy of the mounts that there were at the start, and what is mounted \
+                 at this place has changed since",
             ),
         }
     }
@@ -92,17 +105,17 @@ pub(crate) fn kind_of(mounts: &[Mount], id: u64) -> Option<&str> {
     mounts.iter().find(|mount| mount.id == id).map(|mount| mount.kind.as_str())
 }
 
-/// Why the mount `id`, found below DIR, may not be entered. DIR is `dir` in the mount `dir_id`.
+/// Why the mount `it`, found below DIR, may not be entered. DIR is `dir` in the mount `dir_id`.
 ///
 /// # Errors
-/// `EACCES` for a mount that is not in the table: what it shows is not known.
+/// `EACCES` where DIR's mount is not in the table.
 pub(crate) fn refused(
     mounts: &[Mount],
-    id: u64,
+    it: &Mount,
     dir_id: u64,
     dir: &Path,
 ) -> Result<Option<Refused>, Errno> {
-    let (it, home) = (with_id(mounts, id)?, with_id(mounts, dir_id)?);
+    let home = with_id(mounts, dir_id)?;
     if it.kind == VIEW {
         return Ok(Some(Refused::SecondPath { other: dir.to_owned() }));
     }
@@ -112,18 +125,42 @@ pub(crate) fn refused(
     Ok(second_path(mounts, it, home, dir))
 }
 
-fn with_id(mounts: &[Mount], id: u64) -> Result<&Mount, Errno> {
+/// The mount `id`.
+///
+/// # Errors
+/// `EACCES` for one that is not in the table: what it shows is not known.
+pub(crate) fn with_id(mounts: &[Mount], id: u64) -> Result<&Mount, Errno> {
     mounts.iter().find(|mount| mount.id == id).ok_or(Errno::ACCESS)
+}
+
+/// The mounts below `dir`, with points relative to it.
+pub(crate) fn below(mounts: &[Mount], dir: &Path) -> Vec<Mount> {
+    let relative = |mount: &Mount| Some(mount.point.strip_prefix(dir).ok()?.to_owned());
+    let below = mounts.iter();
+    below.filter_map(|mount| Some(Mount { point: relative(mount)?, ..mount.clone() })).collect()
+}
+
+/// The mount that is seen at `point`, relative to `dir`, if it was there when `before` was [`below`] that.
+/// The id alone does not tell: that of a mount which is gone is given to the next one.
+pub(crate) fn still_at<'m>(
+    mounts: &'m [Mount],
+    dir: &Path,
+    point: &Path,
+    before: &[Mount],
+) -> Option<&'m Mount> {
+    let there = dir.join(point);
+    let now = mounts.iter().rev().find(|mount| mount.point == there)?;
+    before.contains(&Mount { point: point.to_owned(), ..now.clone() }).then_some(now)
 }
 
 /// The same for what a view beside this one shows: of the directory `dir` in the mount `dir_id`.
 pub(crate) fn refused_beside(
     mounts: &[Mount],
-    id: u64,
+    it: &Mount,
     dir_id: u64,
     dir: &Path,
 ) -> Result<Option<Refused>, Errno> {
-    let (it, home) = (with_id(mounts, id)?, with_id(mounts, dir_id)?);
+    let home = with_id(mounts, dir_id)?;
     // Its directory can be a mount in this one's, and is shown by that view.
     Ok(if it.id == home.id { None } else { second_path(mounts, it, home, dir) })
 }
@@ -152,10 +189,10 @@ fn second_path(mounts: &[Mount], it: &Mount, home: &Mount, dir: &Path) -> Option
 pub(crate) fn refused_below(
     mounts: &[Mount],
     dir: &Path,
-    refused: impl Fn(u64) -> Option<Refused>,
+    refused: impl Fn(&Mount) -> Option<Refused>,
 ) -> Vec<(PathBuf, Refused)> {
     let below = mounts.iter().filter(|mount| mount.point != dir && mount.point.starts_with(dir));
-    below.filter_map(|mount| Some((mount.point.clone(), refused(mount.id)?))).collect()
+    below.filter_map(|mount| Some((mount.point.clone(), refused(mount)?))).collect()
 }
 
 /// `id parent major:minor root point options [tag...] - type ...`
@@ -210,7 +247,7 @@ mod tests {
             mount(8, "8:1", "/home/p/vault", "/mnt", "ext4"),
         ];
         let dir = Path::new("/home/p");
-        let refused = |id| refused(&mounts, id, 1, dir).unwrap();
+        let refused = |id| refused(&mounts, with_id(&mounts, id).unwrap(), 1, dir).unwrap();
         let second = |other: &str| Some(Refused::SecondPath { other: other.into() });
         assert_eq!(refused(2), second("/home/p"));
         assert_eq!(refused(3), None);
@@ -218,11 +255,39 @@ mod tests {
         assert_eq!(refused(5), second("/home/p/sub"));
         assert_eq!(refused(6), second("/home/p/disk"));
         assert_eq!(refused(7), Some(Refused::Caseless { kind: "vfat".to_owned() }));
-        assert!(super::refused(&mounts, 99, 1, dir).is_err());
+        assert!(with_id(&mounts, 99).is_err());
+        assert!(super::refused(&mounts, &mounts[1], 99, dir).is_err());
         assert_eq!(
-            refused_below(&mounts, dir, |id| super::refused(&mounts, id, 1, dir).ok()?).len(),
+            refused_below(&mounts, dir, |it| super::refused(&mounts, it, 1, dir).ok()?).len(),
             5
         );
+    }
+
+    #[test]
+    fn a_mount_is_still_there_as_long_as_the_same_is_at_its_place() {
+        let at = |id, device: &str, root: &str, point: &str| mount(id, device, root, point, "ext4");
+        let start = [
+            at(1, "8:1", "/", "/"),
+            at(2, "8:2", "/", "/home/p/disk"),
+            at(4, "8:2", "/sub", "/home/p/sub"),
+        ];
+        let before = below(&start, Path::new("/home/p"));
+        assert_eq!(before.len(), 2);
+        let now = |mounts: &[Mount], dir: &str, point: &str| {
+            still_at(mounts, Path::new(dir), Path::new(point), &before).map(|mount| mount.id)
+        };
+        assert_eq!(now(&start, "/home/p", "disk"), Some(2));
+        assert_eq!(now(&start[..1], "/home/p", "disk"), None);
+        // DIR was moved, or a directory in it.
+        assert_eq!(now(&[at(2, "8:2", "/", "/home/q/disk")], "/home/q", "disk"), Some(2));
+        assert_eq!(now(&[at(2, "8:2", "/", "/home/p/moved")], "/home/p", "moved"), None);
+        // Others that were mounted there, with an id that was free by then.
+        for (id, device, root) in [(3, "8:2", "/"), (2, "8:3", "/"), (4, "8:2", "/sub")] {
+            assert_eq!(now(&[at(id, device, root, "/home/p/disk")], "/home/p", "disk"), None);
+        }
+        // The later one is seen.
+        let over = [&start[..], &[at(3, "8:3", "/", "/home/p/disk")]].concat();
+        assert_eq!(now(&over, "/home/p", "disk"), None);
     }
 
     #[test]

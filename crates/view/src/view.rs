@@ -1,8 +1,8 @@
 //! The view's state.
 
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
@@ -38,7 +38,7 @@ use crate::locks::Locks;
 use crate::lower::{self, Key, Stat};
 use crate::making::Making;
 use crate::mapped::Dropper;
-use crate::mounts::MountPoint;
+use crate::mounts::{self, Mount, MountPoint};
 use crate::moving::Moving;
 use crate::neighbours::{Neighbours, Place};
 use crate::overlays;
@@ -77,8 +77,9 @@ pub struct View {
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
-    /// The lower directory where it was found, if that is on another mount.
-    found: Option<Arc<OwnedFd>>,
+    /// The lower directory where it was found, if that is on another mount, and what was mounted below it
+    /// at the start.
+    found: Option<(Arc<OwnedFd>, Vec<Mount>)>,
     /// Its path at the start, where it is known.
     path_at_start: Option<(Vec<u8>, MountPoint)>,
     /// The lower file system keeps blocks for a user (root, unless it was told otherwise).
@@ -168,6 +169,11 @@ impl View {
         let found = config.found.as_deref().unwrap_or(&source).as_fd();
         let mount = lower::stat_fd(found).map_err(OpenError::Unreadable)?.mount_id();
         let path_at_start = lower::path_of(found).zip(MountPoint::of(mount));
+        let below = || {
+            let (place, _) = path_at_start.as_ref()?;
+            Some(mounts::below(&mounts::read().ok()?, Path::new(OsStr::from_bytes(place))))
+        };
+        let found = config.found.clone().map(|found| (found, below().unwrap_or_default()));
         let stack_depth = probe::stack_depth(source.as_fd());
         let may_hang = probe::may_hang(source.as_fd());
         let lower_judges_callers = probe::judges_callers(source.as_fd());
@@ -235,7 +241,7 @@ impl View {
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
-            found: config.found,
+            found,
             path_at_start,
             reserves_by_user,
             lower_may_refuse: may_hang,
@@ -365,7 +371,12 @@ impl View {
 
     /// The lower directory where the kernel has a path of it.
     pub(crate) fn found(&self) -> BorrowedFd<'_> {
-        self.found.as_deref().unwrap_or(self.fds.root()).as_fd()
+        self.found.as_ref().map_or(self.fds.root(), |(found, _)| found).as_fd()
+    }
+
+    /// What was mounted below the lower directory at the start, if the view is of a copy of that.
+    pub(crate) fn copied_mounts(&self) -> Option<&[Mount]> {
+        self.found.as_ref().map(|(_, mounts)| mounts.as_slice())
     }
 
     /// State at this moment.

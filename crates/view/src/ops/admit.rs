@@ -1,8 +1,8 @@
 //! From a node to a verdict: what the operations ask before they act.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -184,7 +184,12 @@ impl View {
         if !stat.has_attribute(MOUNT_ROOT) || !self.admission.tells_names_apart() {
             return Ok(());
         }
-        match self.refused_mount(&mounts::read()?, stat.mount_id())? {
+        let table = mounts::read()?;
+        let refused = match self.mount_there(&table, dir, name, stat)? {
+            Some(it) => self.refused_mount(&table, it)?,
+            None => Some(Refused::Changed),
+        };
+        match refused {
             None => Ok(()),
             Some(reason) => {
                 let parent = lower::path_of(dir).unwrap_or_default();
@@ -195,19 +200,43 @@ impl View {
         }
     }
 
-    /// Why the mount `id`, found below DIR, is not entered.
-    fn refused_mount(&self, table: &[Mount], id: u64) -> Result<Option<Refused>, Errno> {
-        let root = self.fds.root().as_fd();
-        let place = lower::path_of(root).ok_or(Errno::ACCESS)?;
-        let place = Path::new(OsStr::from_bytes(&place));
+    /// The mount that was found at `name` in `dir`. On a copy of DIR's mounts it is not in the table itself:
+    /// then the one that it was copied from; `None` if that is not there any more.
+    fn mount_there<'t>(
+        &self,
+        table: &'t [Mount],
+        dir: BorrowedFd<'_>,
+        name: Name<'_>,
+        stat: &Stat,
+    ) -> Result<Option<&'t Mount>, Errno> {
+        let Some(before) = self.copied_mounts() else {
+            return mounts::with_id(table, stat.mount_id()).map(Some);
+        };
+        // The copy's root has the path `/`.
+        let above = lower::path_of(dir).ok_or(Errno::ACCESS)?;
+        let above = Path::new(OsStr::from_bytes(&above));
+        let below = above.strip_prefix("/").map_err(|_| Errno::ACCESS)?;
+        let point = below.join(OsStr::from_bytes(name.as_bytes()));
+        Ok(mounts::still_at(table, &self.place_in_table()?, &point, before))
+    }
+
+    /// The path of DIR in the table.
+    fn place_in_table(&self) -> Result<PathBuf, Errno> {
+        let place = lower::path_of(self.found()).ok_or(Errno::ACCESS)?;
+        Ok(PathBuf::from(OsString::from_vec(place)))
+    }
+
+    /// Why the mount `it`, found below DIR, is not entered.
+    fn refused_mount(&self, table: &[Mount], it: &Mount) -> Result<Option<Refused>, Errno> {
+        let place = self.place_in_table()?;
         if self.admission.policy().tells_names_apart() {
-            let root = lower::stat_fd(root)?.mount_id();
-            if let Some(refused) = mounts::refused(table, id, root, place)? {
+            let root = lower::stat_fd(self.found())?.mount_id();
+            if let Some(refused) = mounts::refused(table, it, root, &place)? {
                 return Ok(Some(refused));
             }
         }
-        for other in self.neighbours.iter().flat_map(|all| all.directories_beside(place)) {
-            if let Some(refused) = mounts::refused_beside(table, id, other.mount_id, &other.path)? {
+        for other in self.neighbours.iter().flat_map(|all| all.directories_beside(&place)) {
+            if let Some(refused) = mounts::refused_beside(table, it, other.mount_id, &other.path)? {
                 return Ok(Some(refused));
             }
         }
@@ -216,14 +245,21 @@ impl View {
 
     /// The mounts below DIR that are not entered at this moment.
     pub(crate) fn mounts_not_shown(&self) -> Vec<Unavailable> {
-        let place = lower::path_of(self.fds.root().as_fd());
-        let (Some(place), Ok(table)) = (place, mounts::read()) else { return Vec::new() };
+        let (Ok(place), Ok(table)) = (self.place_in_table(), mounts::read()) else {
+            return Vec::new();
+        };
         if !self.admission.tells_names_apart() {
             return Vec::new();
         }
-        let place = Path::new(OsStr::from_bytes(&place));
-        let refused = |id| self.refused_mount(&table, id).ok()?;
-        let refused = mounts::refused_below(&table, place, refused);
+        let is_copied = |it: &Mount| {
+            let point = it.point().strip_prefix(&place).ok()?;
+            mounts::still_at(&table, &place, point, self.copied_mounts()?)
+        };
+        let refused = |it: &Mount| match self.copied_mounts() {
+            Some(_) if is_copied(it).is_none() => Some(Refused::Changed),
+            _ => self.refused_mount(&table, it).ok()?,
+        };
+        let refused = mounts::refused_below(&table, &place, refused);
         let unavailable = |(point, reason): (PathBuf, Refused)| Unavailable {
             feature: format!("what is mounted at `{}`", point.display()),
             reason: reason.to_string(),
