@@ -26,6 +26,7 @@ mod held;
 mod hung;
 mod identity;
 mod keep_awake;
+mod link_counts;
 mod links;
 mod links_meanwhile;
 mod locks;

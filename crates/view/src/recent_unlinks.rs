@@ -6,11 +6,16 @@
 //! with `ENOENT` and asks nobody, until its attributes expire (`fuse_entry_unlinked` in fs/fuse/dir.c,
 //! `vfs_link` in fs/namei.c, Linux 6.18).
 //!
-//! So for [`GRACE`] after such a change no reply makes the kernel's own count too small. Those whose attributes
-//! a program sees (GETATTR, STATX) tell the count as it is. Where the kernel could come to 0 by it, it is kept
-//! from keeping any of them ([`tollgate_fuse::Connection::invalidate_inode`] before the reply has it drop
-//! older attributes); not otherwise, as the kernel asks for the mode and the size of a file for itself, too,
-//! and goes by what it keeps. All others count the names that went, too, and expire at once.
+//! So for [`GRACE`] after such a change no reply makes the kernel's own count wrong. It does not take the
+//! attributes that come with a name (LOOKUP, READDIRPLUS), and asks for them when it needs them:
+//! [`tollgate_fuse::Connection::invalidate_inode`] before a reply has it drop what that says. Those whose
+//! attributes a program sees (GETATTR, STATX) tell the count as it is, and are not taken either where the kernel
+//! could come to 0 by it; otherwise they are, as the kernel asks for the mode and the size of a file for itself,
+//! too, and goes by what it keeps. During LINK and SETATTR it has the inode locked, as for UNLINK and RENAME, and
+//! has counted all names that went: their replies tell the count as it is, and it is kept.
+//!
+//! Nor may its count be too large: a file whose last name goes would not be at 0. Who watches it is not told
+//! then (`IN_DELETE_SELF`), and the kernel keeps it, with its space, for as long as they watch.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};

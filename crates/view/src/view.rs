@@ -468,6 +468,16 @@ impl View {
 
     /// The entry of `node`, found for thread `asker` in a directory that was watched so when it was looked at.
     pub(crate) fn entry(&self, around: Level, node: &Arc<Node>, stat: &Stat, asker: u32) -> Entry {
+        let entry = self.entry_of_link(around, node, stat);
+        if self.recent_unlinks.outstanding(node.id, asker) == 0 {
+            return entry;
+        }
+        self.keep_from_kernel(node);
+        Entry { attr_valid: Duration::ZERO, ..entry }
+    }
+
+    /// The same of a file that was linked just now.
+    pub(crate) fn entry_of_link(&self, around: Level, node: &Arc<Node>, stat: &Stat) -> Entry {
         // What carries a mount may go with its name only, and a directory above it can be moved
         // where nobody is told.
         let mut watched = around >= Level::Names && !node.is_anchored();
@@ -477,7 +487,7 @@ impl View {
             // Another name of it may come to hide it, by a move of a directory elsewhere.
             watched = false;
         }
-        let attributes = self.unseen_attributes(node, stat, around, asker);
+        let attributes = self.counted_attributes(node, stat, around);
         Entry {
             node: node.id,
             generation: 0,
@@ -515,29 +525,30 @@ impl View {
         if outstanding > 0 {
             valid = Duration::ZERO;
             // The count of names must not be kept where it can come to 0; nothing else is, then.
-            if let Some(connection) = self.connection.get().filter(|_| outstanding >= stat.nlink())
-            {
-                let _ = connection.invalidate_inode(node.id, -1, 0);
+            if outstanding >= stat.nlink() {
+                self.keep_from_kernel(node);
             }
         }
         Attributes { attr: self.shown(node, stat), valid }
     }
 
-    /// The same where no program sees them before the kernel asks for them again.
-    pub(crate) fn unseen_attributes(
+    /// The same in reply to a request during which the kernel lets nobody remove a name of `node`, so that it
+    /// has counted all that went before.
+    pub(crate) fn counted_attributes(
         &self,
         node: &Arc<Node>,
         stat: &Stat,
         around: Level,
-        asker: u32,
     ) -> Attributes {
-        let (mut attr, mut valid) = (self.shown(node, stat), self.attr_valid(node, stat, around));
-        let outstanding = self.recent_unlinks.outstanding(node.id, asker);
-        if outstanding > 0 {
-            attr.nlink = attr.nlink.saturating_add(outstanding);
-            valid = Duration::ZERO;
+        Attributes { attr: self.shown(node, stat), valid: self.attr_valid(node, stat, around) }
+    }
+
+    /// The kernel does not take the attributes of `node` from replies to requests that it has sent by now; it
+    /// asks for them when it needs them.
+    fn keep_from_kernel(&self, node: &Node) {
+        if let Some(connection) = self.connection.get() {
+            let _ = connection.invalidate_inode(node.id, -1, 0);
         }
-        Attributes { attr, valid }
     }
 
     /// The attributes of `node` that callers see: of a sealed file the size of the plain one.

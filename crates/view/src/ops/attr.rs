@@ -233,7 +233,7 @@ impl View {
         }
         let around = node.watched_in();
         let stat = lower::stat_fd(fd)?;
-        Ok(self.unseen_attributes(node, &stat, around, caller.pid))
+        Ok(self.counted_attributes(node, &stat, around))
     }
 
     fn truncate(

@@ -316,7 +316,7 @@ impl View {
             let is_it = self.fds.is_of(&known, &lower::stat_fd(fd.as_fd()).ok()?);
             is_it.then(|| Arc::new(fd))
         });
-        Ok(self.entry(around, &known, &stat, req.caller().pid))
+        Ok(self.entry_of_link(around, &known, &stat))
     }
 
     /// A further name must not open what the inode's other names keep closed (invariant 3).
