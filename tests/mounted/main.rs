@@ -50,6 +50,7 @@ mod queues;
 mod redacted;
 mod removed_names;
 mod renamed_above;
+mod renamed_meanwhile;
 mod replaced;
 mod sandbox;
 mod scale;

@@ -291,11 +291,13 @@ impl View {
         if self.admission.is_trivial() {
             return Ok(());
         }
-        let stat = self.stat(node)?;
-        let subject = match handle {
-            Some(_) => self.subject_of_open(node, &stat)?,
-            None => self.subject_of(node, &stat)?,
-        };
+        let subject = self.unless_overtaken(|| {
+            let stat = self.stat(node)?;
+            match handle {
+                Some(_) => self.subject_of_open(node, &stat),
+                None => self.subject_of(node, &stat),
+            }
+        })?;
         let asked = asked.into();
         let permitted = self.permit_subject(req, &subject, [asked], what);
         if asked.changes() && permitted.is_ok() {

@@ -113,7 +113,7 @@ impl View {
         let node = self.node(node)?;
         let around = node.watched_in();
         self.mark_asked(&node, around);
-        let stat = self.stat_handle(&node, handle)?;
+        let stat = self.unless_overtaken(|| self.stat_handle(&node, handle))?;
         self.look_whether_hidden(&node, &stat);
         let attributes = self.attributes(&node, &stat, around, req.caller().pid);
         self.watch_around(&node);
@@ -130,7 +130,7 @@ impl View {
         let node = self.node(node)?;
         let around = node.watched_in();
         self.mark_asked(&node, around);
-        let stat = self.stat_handle(&node, handle)?;
+        let stat = self.unless_overtaken(|| self.stat_handle(&node, handle))?;
         self.look_whether_hidden(&node, &stat);
         let Attributes { attr, valid } = self.attributes(&node, &stat, around, req.caller().pid);
         let reply = Statx { attr, ..stat.statx(self.root_dev, valid) };
@@ -200,7 +200,7 @@ impl View {
         node: &Arc<Node>,
         set: &SetAttr,
     ) -> Result<Attributes, Errno> {
-        let path = self.fds.path_once(node)?;
+        let path = self.find_once(node)?;
         let fd = path.as_fd();
         if set.uid.is_some() || set.gid.is_some() || set.mode.is_some() {
             self.writers.changing(&self.fds, node);

@@ -72,7 +72,7 @@ impl View {
         }
         let asked = Asked { req, node: &node, access: Access::new(flags), kill_suidgid };
         let moment = self.names.moment();
-        let is_still = || moment.is_some_and(|moment| self.names.is_still(&moment));
+        let is_still = || moment.as_ref().is_some_and(|moment| self.names.is_still(moment));
         if let Some(opened) = self.judge_and_open(&asked, None, is_still)? {
             return Ok(opened);
         }
@@ -89,13 +89,14 @@ impl View {
 
     /// Asks the policy, and opens the file as it says; `None` if the file got another name in between, by
     /// which it may be judged more strictly: whoever renames or links a file looks whether it is open, and did not
-    /// see this one. Either `is_still` tells that none was moved since before, or the file is where it was all
-    /// the time, since before; no name is moved then until it is open.
+    /// see this one. Also if it was not found then, being on its way. Either `is_still` tells that none was moved
+    /// since before, or the file is where it was all the time, since before; no name is moved then until it is
+    /// open.
     fn judge_and_open(
         &self,
         asked: &Asked<'_>,
         before: Option<&Whereabouts>,
-        is_still: impl FnOnce() -> bool,
+        is_still: impl Fn() -> bool,
     ) -> Result<Option<Opened>, Errno> {
         let &Asked { req, node, access, kill_suidgid } = asked;
         let (seen, (subject, append_only)) = self.unless_overtaken(|| {
@@ -134,7 +135,7 @@ impl View {
     fn open_admitted(
         &self,
         opening: Opening<'_, '_>,
-        is_still: impl FnOnce() -> bool,
+        is_still: impl Fn() -> bool,
     ) -> Result<Option<Opened>, Errno> {
         let Opening { node, access, .. } = opening;
         // Held over system calls on purpose: two openers must not register two backing files.
@@ -151,7 +152,11 @@ impl View {
         {
             return Err(Errno::STALE);
         }
-        let opened = self.open_locked(opening, &mut io)?;
+        let opened = match self.open_locked(opening, &mut io) {
+            // It was looked for by a name that it had left. What was cut by then is cut once more.
+            Err(Errno::STALE) if !is_still() => return Ok(None),
+            opened => opened?,
+        };
         if !access.executes() {
             return Ok(Some(opened));
         }

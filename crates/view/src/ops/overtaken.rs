@@ -4,10 +4,13 @@
 //! none of them leads to it for a moment, though no program would ever miss it. The kernel asks once
 //! more after `ESTALE`, and gives that to the program if it is overtaken again.
 
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
 
+use crate::table::Node;
 use crate::view::View;
 
 /// How often it is looked again at most, and for how many pauses a rename is waited for each time: 10 ms, as
@@ -38,5 +41,9 @@ impl View {
             }
         }
         look()
+    }
+    /// A descriptor that names `node`, for one use.
+    pub(super) fn find_once(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
+        self.unless_overtaken(|| self.fds.path_once(node))
     }
 }

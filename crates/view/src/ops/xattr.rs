@@ -57,7 +57,7 @@ impl View {
     /// [`Config::only_ids`]: crate::Config::only_ids
     fn names_nobody_else(&self, node: &Arc<Node>, name: &CStr) -> Result<(), Errno> {
         let Some(ids) = self.only_ids.filter(|_| is_acl(name)) else { return Ok(()) };
-        let fd = self.fds.path_once(node)?;
+        let fd = self.find_once(node)?;
         let mut list = vec![0; MAX_LEN];
         let path = ProcPath::of(fd.as_fd());
         match rustix::fs::getxattr(path.as_c_str(), name, &mut list[..]) {
@@ -77,7 +77,7 @@ impl View {
     ) -> Result<(), Errno> {
         // The kernel (Linux 6.18) asks for it with a default ACL as well, which leaves the mode alone.
         let acl_kill_sgid = acl_kill_sgid && name == c"system.posix_acl_access";
-        let fd = self.fds.path_once(node)?;
+        let fd = self.find_once(node)?;
         let flags = XattrFlags::from_bits(flags).ok_or(Errno::INVAL)?;
         let path = ProcPath::of(fd.as_fd());
         let act = || rustix::fs::setxattr(path.as_c_str(), name, value, flags);
@@ -108,7 +108,7 @@ impl View {
             if is_content(name) {
                 self.permit(req, &node, Operation::Read, "getxattr")?;
             }
-            let fd = self.fds.path_once(&node)?;
+            let fd = self.find_once(&node)?;
             if name == CAPABILITIES
                 && node.no_capabilities.may_be_known()
                 && node.no_capabilities.holds(&lower::stat_fd(fd.as_fd())?)
@@ -144,7 +144,7 @@ impl View {
     ) {
         self.count(req, Count::xattr);
         let read = |buffer: &mut [u8]| {
-            let fd = self.fds.path_once(&self.node(id)?)?;
+            let fd = self.find_once(&self.node(id)?)?;
             let path = ProcPath::of(fd.as_fd());
             // Names of attributes that are root's alone are shown to root alone.
             self.powers.as_caller(req.caller(), || match buffer.is_empty() {
@@ -166,7 +166,7 @@ impl View {
         self.permit(req, &node, Operation::Write, "removexattr")?;
         let _copying = self.copying(&node);
         let remove = || {
-            let fd = self.fds.path_once(&node)?;
+            let fd = self.find_once(&node)?;
             let act = || rustix::fs::removexattr(ProcPath::of(fd.as_fd()).as_c_str(), name);
             self.powers.as_caller(req.caller(), act)
         };

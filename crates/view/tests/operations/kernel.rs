@@ -63,6 +63,17 @@ impl Played {
         offered: InitFlags,
         change: impl FnOnce(Config) -> Config,
     ) -> Self {
+        Self::served_by(1, policy, files, offered, change)
+    }
+
+    /// The same with this many workers.
+    pub(crate) fn served_by(
+        workers: usize,
+        policy: &str,
+        files: &[(&str, &str)],
+        offered: InitFlags,
+        change: impl FnOnce(Config) -> Config,
+    ) -> Self {
         let dir = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = dir.path().join(path);
@@ -75,8 +86,11 @@ impl Played {
         let view = View::open(source.into(), config).unwrap();
         let (transport, kernel) = memory::pair();
         kernel.send_init(45, offered).unwrap();
-        let session =
-            Session::with_transport(transport, Arc::clone(&view), view.session_config(Some(1)));
+        let session = Session::with_transport(
+            transport,
+            Arc::clone(&view),
+            view.session_config(Some(workers)),
+        );
         let running = Some(session.start().unwrap());
         let (header, _) = kernel.reply(PATIENCE).expect("a reply to INIT");
         assert_eq!(header.error, 0);

@@ -7,6 +7,7 @@ mod data;
 mod histories;
 mod kernel;
 mod lists;
+mod meanwhile;
 mod names;
 mod nodes;
 mod opens;
