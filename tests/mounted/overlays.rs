@@ -372,3 +372,30 @@ fn a_file_that_others_hide_by_a_further_name_is_hidden() {
     fs::remove_file(overlay.at.join("hidden/a")).unwrap();
     soon("it is back", || shown() && listed() == 2);
 }
+
+/// Its descriptor is kept as long as that, however many others are asked for.
+#[test]
+fn a_file_that_is_open_to_be_written_is_found_after_others_have_renamed_it() {
+    if !can_mount() {
+        return;
+    }
+    const DIRS: usize = 200;
+    let make = |layer: &Path| {
+        fs::write(layer.join("file"), "text").unwrap();
+        (0..DIRS).for_each(|n| fs::create_dir(layer.join(n.to_string())).unwrap());
+    };
+    for policy in POLICIES {
+        let overlay = Overlay::new(make, "");
+        let view = View::of(&overlay.at, policy, &["--max-descriptors", "64"]);
+        let mut file = OpenOptions::new().write(true).open(view.at("file")).unwrap();
+        file.write_all(b"TEXT and more").unwrap();
+        for n in 0..DIRS {
+            assert_eq!(fs::read_dir(view.at(&n.to_string())).unwrap().count(), 0);
+        }
+        fs::rename(overlay.at.join("file"), overlay.at.join("moved")).unwrap();
+        // What the kernel has of its attributes expires.
+        std::thread::sleep(Duration::from_millis(1_100));
+        assert_eq!(file.metadata().unwrap().len(), 13, "{policy}");
+        file.sync_all().unwrap();
+    }
+}

@@ -379,10 +379,11 @@ impl Descriptors {
                 cached.push_back(weak);
                 continue;
             }
-            // try_lock: whoever holds it is using the descriptor right now.
-            if let Some(mut slot) = node.fd.try_lock() {
+            // try_lock: whoever holds one is using the descriptor right now.
+            if let (Some(io), Some(mut slot)) = (node.io.try_lock(), node.fd.try_lock()) {
                 node.fd_listed.store(false, Ordering::Relaxed);
-                if !node.pinned.load(Ordering::Relaxed) {
+                // For who has it open it is kept, and counted, until that ends.
+                if !io.keeps() && !node.pinned.load(Ordering::Relaxed) {
                     *slot = None;
                 }
             } else {
