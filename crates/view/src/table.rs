@@ -219,17 +219,15 @@ impl Node {
     }
 
     /// The node was seen at `name` in `parent`. A file with one link has moved there; one with
-    /// several is also there. Returns the place that a directory has left.
-    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> Option<Place> {
+    /// several is also there. Returns the places that it has left.
+    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> Places {
         let mut places = self.places.lock();
         if places.iter().any(|place| place.is(parent, name)) {
-            return None;
+            return Places::new();
         }
         self.moving();
-        let left = places.first().filter(|_| self.is_dir()).cloned();
-        if nlink <= 1 || self.is_dir() {
-            places.clear();
-        }
+        let has_left = nlink <= 1 || self.is_dir();
+        let left = if has_left { std::mem::take(&mut *places) } else { Places::new() };
         add(&mut places, parent, name);
         left
     }
@@ -476,8 +474,8 @@ impl Table {
             if node.is_at(parent, name) {
                 return (node, Sighting::Known);
             }
-            let left = settled.then(|| node.seen_at(parent, name, stat.nlink())).flatten();
-            return (node, Sighting::Moved { left });
+            let seen = settled.then(|| node.seen_at(parent, name, stat.nlink()));
+            return (node, Sighting::Moved { left: seen.unwrap_or_default() });
         }
         let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
         let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
@@ -704,8 +702,8 @@ pub(crate) enum Sighting {
     New,
     /// Seen before at this very name.
     Known,
-    /// Seen before, under another name, which a directory has left.
-    Moved { left: Option<Place> },
+    /// Seen before, under other names, which it has left if it has one alone.
+    Moved { left: Places },
     /// Seen before, at another place where something is mounted: this node is the first of it here.
     Replaced { left: Option<Place> },
 }
