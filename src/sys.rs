@@ -208,7 +208,10 @@ fn signal_set(signals: &[libc::c_int]) -> libc::sigset_t {
 
 /// Signals read as data.
 #[derive(Debug)]
-pub(crate) struct SignalFd(OwnedFd);
+pub(crate) struct SignalFd {
+    fd: OwnedFd,
+    leads_session: bool,
+}
 
 /// One signal that arrived.
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +219,8 @@ pub(crate) struct Arrived {
     pub(crate) signal: i32,
     /// Sent by a process; not by the kernel, as a terminal's signals are.
     pub(crate) by_process: bool,
+    /// The terminal is gone, which the kernel tells the leader of its session alone.
+    pub(crate) terminal_is_gone: bool,
     /// The process that sent it, or 0.
     pub(crate) sender: i32,
 }
@@ -231,7 +236,9 @@ impl SignalFd {
         let fd = unsafe { libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC) };
         check(fd)?;
         // SAFETY: the call succeeded, so `fd` is open and has no other owner.
-        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        // Asked now: the sandbox of a server does not allow it.
+        Ok(Self { fd, leads_session: leads_session() })
     }
 
     /// Waits for a signal.
@@ -242,7 +249,7 @@ impl SignalFd {
         let mut info = MaybeUninit::<libc::signalfd_siginfo>::zeroed();
         let size = size_of::<libc::signalfd_siginfo>();
         // SAFETY: `info` has `size` writable bytes.
-        let read = unsafe { libc::read(self.0.as_raw_fd(), info.as_mut_ptr().cast(), size) };
+        let read = unsafe { libc::read(self.fd.as_raw_fd(), info.as_mut_ptr().cast(), size) };
         if usize::try_from(read) != Ok(size) {
             return Err(io::Error::last_os_error());
         }
@@ -251,13 +258,15 @@ impl SignalFd {
         let info = unsafe { info.assume_init() };
         let signal = i32::try_from(info.ssi_signo).unwrap_or_default();
         let sender = i32::try_from(info.ssi_pid).unwrap_or_default();
-        Ok(Arrived { signal, by_process: info.ssi_code <= 0, sender })
+        let by_process = info.ssi_code <= 0;
+        let terminal_is_gone = self.leads_session && !by_process && signal == libc::SIGHUP;
+        Ok(Arrived { signal, by_process, terminal_is_gone, sender })
     }
 }
 
 impl AsFd for SignalFd {
     fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        self.0.as_fd()
+        self.fd.as_fd()
     }
 }
 
@@ -313,6 +322,12 @@ pub(crate) fn stop_by_waiting(signal: libc::c_int) -> bool {
 pub(crate) fn process_group() -> i32 {
     // SAFETY: getpgrp has no precondition.
     unsafe { libc::getpgrp() }
+}
+
+/// Whether this process leads its session. One that this pid namespace does not see has the number 0.
+fn leads_session() -> bool {
+    // SAFETY: neither call has a precondition.
+    unsafe { libc::getsid(0) == libc::getpid() }
 }
 
 /// The number of the process group that has the terminal, as [`process_group`] would give it.

@@ -6,7 +6,7 @@ use rustix::process::Signal;
 use crate::sys::Arrived;
 
 /// Signals that are passed on to CMD when a process sent them. The terminal sends its own to CMD,
-/// too.
+/// too, but for the one that says that it is gone.
 const FORWARDED: &[libc::c_int] = &[
     libc::SIGHUP,
     libc::SIGINT,
@@ -27,11 +27,12 @@ pub(super) fn read() -> Vec<libc::c_int> {
 }
 
 /// Whether CMD is sent the signal too: a process sent it, and not this one, to its process group; or a timer
-/// that was set before this program was executed (`alarm` of a script).
+/// that was set before this program was executed (`alarm` of a script); or the terminal is gone, which the
+/// kernel tells the leader of the session alone.
 pub(super) fn is_for_command(arrived: &Arrived) -> bool {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let is_passed = FORWARDED.contains(&arrived.signal) || stops(arrived.signal);
-    let is_sent = arrived.by_process || arrived.signal == libc::SIGALRM;
+    let is_sent = arrived.by_process || arrived.signal == libc::SIGALRM || arrived.terminal_is_gone;
     is_passed && is_sent && arrived.sender != own
 }
 

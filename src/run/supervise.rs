@@ -26,7 +26,7 @@ use crate::git::IndexesBefore;
 use crate::sandbox::Ender;
 use crate::serve::{Common, Server};
 use crate::sys::SignalFd;
-use crate::{audit, messages, sandbox};
+use crate::{audit, inherited, messages, sandbox};
 
 /// Most messages of the proxy that are heard once CMD has ended: many more than the socket holds, so that all are which
 /// were there. What CMD leaves behind may go on asking until it is ended.
@@ -368,6 +368,8 @@ impl Running {
                 }
                 Ok(())
             }
+            // Once CMD is there, it ignores the same: a signal that is blocked arrives here all the same.
+            None if inherited::is_ignored(arrived.signal) => Ok(()),
             None if signals::stops(arrived.signal) => {
                 self.job.stop_before_command(arrived.signal);
                 Ok(())

@@ -2,9 +2,11 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
-use crate::project::{PATIENCE, Project, all, can_mount, text};
+use rustix::process::{Pid, Signal};
+
+use crate::project::{PATIENCE, Project, all, can_mount, first_line, text, tollgate, until};
 use crate::pty::Terminal;
 
 impl Terminal {
@@ -120,6 +122,88 @@ fn a_command_stops_and_goes_on_with_tollgate_where_no_terminal_is() {
         command.args(["sh", "-c", "kill -STOP $$; exit 7"]).current_dir(project.path("dir"));
         let output = command.stdin(Stdio::null()).output().unwrap();
         assert_eq!(text(&output.stdout), "alive\n7\n", "{options:?}: {}", all(&output));
+    }
+}
+
+/// What is left when a test fails is ended.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts `run`, which gets a script as its CMD, as the leader of a session at `terminal`.
+fn leading(terminal: &Terminal, run: &Command, script: &str) -> Ended {
+    // It becomes the program that it starts.
+    let mut command = Command::new("setsid");
+    command.arg("--ctty").arg(run.get_program()).args(run.get_args()).args(["sh", "-c", script]);
+    command.current_dir(run.get_current_dir().unwrap()).env("LC_ALL", "C");
+    command.stdin(terminal.slave.try_clone().unwrap()).stdout(Stdio::piped());
+    Ended(command.stderr(Stdio::null()).spawn().unwrap())
+}
+
+/// The kernel tells the leader of the session alone, which is `tollgate` in `ssh -t host tollgate run ...`
+/// or in a window that was opened for it.
+#[test]
+fn a_command_learns_that_its_terminal_is_gone_where_run_leads_the_session() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let session = format!("gone-{}", std::process::id());
+    let joined = format!("gone-joined-{}", std::process::id());
+    let mut other = project.run_with(&["--quiet", "--session", &joined]);
+    other.args(["sh", "-c", "echo up; read line"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = Ended(other.spawn().unwrap());
+    assert_eq!(first_line(&mut other.0), "up");
+    let mut joins = tollgate();
+    joins.args(["run", "--quiet", "--session", &joined, "--"]).current_dir(project.path("dir"));
+    let script = "trap 'echo hup >hup; exit 3' HUP; echo up; while :; do sleep 0.1; done";
+    for (what, run) in [
+        ("alone", project.run_with(&["--quiet"])),
+        ("the first of a session", project.run_with(&["--quiet", "--session", &session])),
+        ("one that joins", joins),
+    ] {
+        let terminal = Terminal::new();
+        let mut run = leading(&terminal, &run, script);
+        assert_eq!(first_line(&mut run.0), "up", "{what}");
+        drop(terminal);
+        until(&format!("{what}: the end"), || run.0.try_wait().unwrap().is_some());
+        assert_eq!(run.0.wait().unwrap().code(), Some(3), "{what}");
+        std::fs::remove_file(project.path("dir/hup")).expect(what);
+    }
+    drop(other.0.stdin.take());
+    other.0.wait().unwrap();
+}
+
+/// As with `nohup`, from the first moment on. Such a signal is blocked while `run` starts, and waits.
+#[test]
+fn a_signal_that_the_caller_ignores_does_not_end_a_run_that_starts() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let session = format!("ignores-{}", std::process::id());
+    for options in [&["--quiet"][..], &["--quiet", "--session", &session]] {
+        let run = project.run_with(options);
+        let mut command = Command::new("sh");
+        command.args(["-c", "trap '' HUP INT; echo ignored; exec \"$@\"", "sh"]);
+        command.arg(run.get_program()).args(run.get_args()).args(["sh", "-c", "exit 3"]);
+        command.current_dir(project.path("dir")).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut run = Ended(command.spawn().unwrap());
+        assert_eq!(first_line(&mut run.0), "ignored");
+        let process = Pid::from_child(&run.0);
+        until("the end", || {
+            for signal in [Signal::HUP, Signal::INT] {
+                // It may have ended, and is not waited for yet.
+                let _ = rustix::process::kill_process(process, signal);
+            }
+            run.0.try_wait().unwrap().is_some()
+        });
+        assert_eq!(run.0.wait().unwrap().code(), Some(3), "{options:?}");
     }
 }
 
