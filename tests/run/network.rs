@@ -250,6 +250,44 @@ fn a_name_that_leads_to_this_machine_is_not_enough() {
     assert_eq!(text(&output.stdout), expected, "{}", all(&output));
 }
 
+/// An interface of a server may have an address of the internet, several of one network, or a route may
+/// have a whole network end at the machine.
+#[test]
+fn nor_is_a_name_that_leads_to_this_machine_by_an_address_of_the_internet() {
+    if !can_mount() || !has_python() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        ip link set lo up; ip addr add 203.0.113.7/32 dev lo; ip addr add 2001:db8::7/128 dev lo nodad
+        ip addr add 192.0.2.8/24 dev lo; ip addr add 192.0.2.9/24 dev lo
+        ip route add local 198.51.100.0/24 dev lo
+        python3 -m http.server --bind :: 8080 >/dev/null 2>&1 & trap 'kill $!' EXIT
+        touch path hosts; mount --bind hosts /etc/hosts
+        i=0; until python3 -c 'import socket; socket.create_connection((\"203.0.113.7\", 8080))' 2>/dev/null
+        do sleep 0.1; i=$((i + 1)); [ $i -lt 200 ]; done
+        options= names=
+        for address in 203.0.113.7 2001:db8::7 192.0.2.8 192.0.2.9 198.51.100.5; do
+            name=n$(echo $address | tr -d .:).test; echo \"$address $name\" >>hosts
+            case $address in *:*) address=[$address];; esac
+            names=\"$names $name:8080\" options=\"$options --allow-host $name:8080\"
+            more=\"$more --allow-host $address:8080\"
+        done
+        for more in '' \"$more\"; do
+            $T run --quiet --policy none $options $more dir -- sh -c '
+                for name in '\"$names\"'; do python3 -c \"$PYTHON\" plain $name | head -1; done'
+        done";
+    let output = std::process::Command::new("unshare")
+        .args(["-mn", "sh", "-ec", script])
+        .env("T", env!("CARGO_BIN_EXE_tollgate"))
+        .env("PYTHON", PYTHON)
+        .current_dir(project.path("."))
+        .output()
+        .unwrap();
+    let expected = "HTTP/1.1 403 Forbidden\n".repeat(5) + &"HTTP/1.0 200 OK\n".repeat(5);
+    assert_eq!(text(&output.stdout), expected, "{}", all(&output));
+}
+
 #[test]
 fn a_user_has_a_network_of_its_own_too() {
     if !can_mount() || !has_python() {

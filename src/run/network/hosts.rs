@@ -3,6 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
+use super::own;
 use crate::cli::HostArg;
 
 /// Ports of a host that was named without one.
@@ -65,13 +66,13 @@ impl Hosts {
         self.0.iter().any(|host| has_port(host, target.port) && is_named(host, &target.host))
     }
 
-    /// Whether `target`, which was named, may lead to this address. Public ones: yes. Those of this
-    /// machine and of its networks have to be named themselves, as whoever answers for a name could
-    /// lead CMD there.
+    /// Whether `target`, which was named, may lead to this address. Public ones of others: yes. Those of
+    /// this machine, public or not, and of its networks have to be named themselves, as whoever answers
+    /// for a name could lead CMD there.
     pub(super) fn allow_address(&self, target: &Target, address: IpAddr) -> bool {
         let address = address.to_canonical();
         let named = |host: &HostArg| host.name.parse().is_ok_and(|named: IpAddr| named == address);
-        is_public(address)
+        (is_public(address) && !own::is_own(address))
             || (target.host == "localhost" && address.is_loopback())
             || self.0.iter().any(|host| has_port(host, target.port) && named(host))
     }

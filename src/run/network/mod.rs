@@ -3,6 +3,7 @@
 mod filter;
 mod head;
 mod hosts;
+mod own;
 mod process;
 mod proxy;
 mod relay;

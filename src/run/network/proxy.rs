@@ -161,8 +161,8 @@ fn connect(target: &Target, hosts: &Hosts) -> Result<TcpStream, NotConnected> {
     }
     Err(last.unwrap_or_else(|| match near.first() {
         Some(near) => NotConnected::Refused(format!(
-            "{target} leads to {}, which is not on the internet; `tollgate run --allow-host \
-             {near}` allows that, too",
+            "{target} leads to {}, which is this machine or not on the internet; `tollgate run \
+             --allow-host {near}` allows that, too",
             near.ip()
         )),
         None => NotConnected::Failed(format!("{target} has no address")),
