@@ -97,12 +97,16 @@ pub(super) fn take_devices(mounts: &[MountInfo]) -> anyhow::Result<()> {
 }
 
 /// Covers every other /proc with the one of CMD's pid namespace: they show the processes outside,
-/// and their settings.
+/// and their settings. A file of one, mounted by itself, is covered with /dev/null.
 pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
     let is_other = |mount: &&MountInfo| mount.kind == "proc" && !mount.point.starts_with("/proc");
     for mount in mounts.iter().filter(is_other) {
         let point = shown(&mount.point);
-        match rustix::mount::mount_bind_recursive("/proc", &mount.point) {
+        let covered = match rustix::mount::mount_bind_recursive("/proc", &mount.point) {
+            Err(Errno::NOTDIR) => rustix::mount::mount_bind("/dev/null", &mount.point),
+            other => other,
+        };
+        match covered {
             // It is covered, or out of this user's reach.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
             other => other.with_context(|| format!("cannot cover `{point}`"))?,

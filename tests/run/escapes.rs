@@ -198,6 +198,30 @@ fn kernel_file_systems_are_closed_wherever_they_are_mounted() {
     assert_eq!(text(&output.stdout), "", "{}", all(&output));
 }
 
+/// With a host name of its own, which is what CMD tries to change.
+#[test]
+fn a_file_of_proc_is_closed_wherever_it_is_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        echo outer >/proc/sys/kernel/hostname; mkdir place; touch name place/name place/arguments
+        sleep 60 & trap \"kill $!\" EXIT
+        for name in name place/name; do mount --bind /proc/sys/kernel/hostname $name; done
+        mount --bind /proc/$!/cmdline place/arguments; grep -c sleep place/arguments
+        for options in '--fence off' \"--allow $PWD/place:rw\"; do
+            $T run --chdir . $options --policy policy.toml dir -- sh -c '
+                for name in name place/name; do echo inner >$name; done 2>/dev/null
+                grep -c sleep place/arguments; true'
+            uname -n
+        done";
+    let mut command = Command::new("unshare");
+    command.args(["-mu", "sh", "-ec", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.current_dir(project.path("")).stdin(Stdio::null()).output().unwrap();
+    assert_eq!(text(&output.stdout), "1\n0\nouter\n0\nouter\n", "{}", all(&output));
+}
+
 #[test]
 fn disks_have_no_node_anywhere() {
     if !can_mount() {
