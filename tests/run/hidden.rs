@@ -259,6 +259,30 @@ fn debugfs_and_tracefs_are_empty_wherever_they_are_mounted() {
     assert!(open.contains("debug\n"), "{}", all(&output));
 }
 
+/// A second mount of the outer queues. These are of a namespace of their own, with which they go.
+#[test]
+fn message_queues_outside_are_hidden_wherever_they_are_mounted() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir queues; mount -t mqueue q queues || exit 77
+        touch queues/one
+        for option in --quiet --allow=$PWD/queues; do
+            $T run --chdir . $option --policy policy.toml dir -- sh -c '
+                ls -A queues; mkdir /tmp/own; mount -t mqueue q /tmp/own && ls -A /tmp/own; echo end'
+        done";
+    let mut command = Command::new("unshare");
+    command.args(["-mi", "sh", "-ec", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.current_dir(project.path("")).stdin(Stdio::null()).output().unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: no message queues: {}", all(&output));
+        return;
+    }
+    assert_eq!(text(&output.stdout), "end\none\nend\n", "{}", all(&output));
+}
+
 /// `HOME` may name something else than the user's home.
 #[test]
 fn the_home_that_the_users_entry_names_is_hidden_too() {

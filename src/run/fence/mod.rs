@@ -5,6 +5,7 @@
 //! first mount namespace, so that CMD, in the second one, finds it locked like the view.
 
 mod allow;
+mod by_kind;
 mod control;
 mod devices;
 mod elsewhere;
@@ -23,7 +24,6 @@ mod services;
 mod settings;
 mod shape;
 mod shell;
-mod tracing;
 mod why;
 mod written;
 
@@ -81,7 +81,7 @@ pub(super) fn build(
     kept.extend(covers);
     kept.append(&mut homes.kept);
     kept.extend(services::kept(&fence.allowed)?);
-    kept.extend(tracing::hidden(fence, dir)?);
+    kept.extend(by_kind::hidden(fence, dir)?);
     sys::restrict_all_mounts().context("cannot make the mounts outside of DIR read-only")?;
     // Where CMD gets no /proc of its own, a `run` in it maps its users by this one. What in it
     // steers the kernel stays read-only by mounts of its own.

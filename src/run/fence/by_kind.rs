@@ -1,5 +1,6 @@
-//! File systems by which the kernel shows what all of the machine does: who may read debugfs, root,
-//! finds the processes outside in it (`sched/debug`), and in tracefs what they do.
+//! File systems that show what is outside wherever they are mounted. Who may read debugfs, root, finds the
+//! processes of the whole machine in it (`sched/debug`), and in tracefs what they do. An mqueue has the
+//! message queues of the IPC namespace that mounted it: who may read one takes its messages.
 
 use std::path::Path;
 
@@ -8,7 +9,7 @@ use super::layers;
 use super::shape::Fence;
 use crate::{mountinfo, tree};
 
-const SHOW_PROCESSES: [&str; 2] = ["debugfs", "tracefs"];
+const SHOW_WHAT_IS_OUTSIDE: [&str; 3] = ["debugfs", "mqueue", "tracefs"];
 
 /// Something empty in the place of each one that is mounted, but where a view shows, or what is
 /// allowed names it or something in it.
@@ -20,7 +21,7 @@ pub(super) fn hidden(fence: &Fence, dir: &Path) -> anyhow::Result<Vec<Kept>> {
             || point.starts_with(dir)
             || fence.is_in_a_view(point)
     };
-    let points = mounts.iter().filter(|mount| SHOW_PROCESSES.contains(&mount.kind.as_str()));
+    let points = mounts.iter().filter(|mount| SHOW_WHAT_IS_OUTSIDE.contains(&mount.kind.as_str()));
     let points = points.map(|mount| mount.point.as_path()).filter(|point| !is_shown(point));
     let mut hidden = Vec::new();
     for point in points {
