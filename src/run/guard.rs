@@ -30,25 +30,34 @@ pub(super) const KERNEL_FILE_SYSTEMS: &[&str] = &[
     "efivarfs",
     "fusectl",
     "pstore",
+    "resctrl",
     "securityfs",
     "selinuxfs",
+    "smackfs",
     "sysfs",
     "tracefs",
+    "xenfs",
 ];
 
 /// Directories of /proc in which nothing steers the kernel: who writes to `pressure` is told of the
 /// machine's load, and `sysvipc` takes nothing.
 const OPEN_IN_PROC: &[&str] = &["pressure", "sysvipc"];
 
-/// Makes kernel settings read-only: every kernel file system, and what of /proc is not about
-/// processes, which drivers extend. A root CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
-/// the kernel starts outside of the view.
-pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
+/// Makes every kernel file system read-only. Parts of one can belong to an ordinary user, such as a cgroup.
+pub(super) fn freeze_kernel_file_systems(mounts: &[MountInfo]) -> anyhow::Result<()> {
     for mount in mounts.iter().filter(|mount| KERNEL_FILE_SYSTEMS.contains(&mount.kind.as_str())) {
         if let Err(error) = read_only(&mount.point) {
             cannot_be_named(&error, mount, mounts)?;
         }
     }
+    Ok(())
+}
+
+/// Makes kernel settings read-only: every kernel file system, and what of /proc is not about
+/// processes, which drivers extend. A root CMD could otherwise name a program (`core_pattern`, `modprobe`, a cgroup's `release_agent`) that
+/// the kernel starts outside of the view.
+pub(super) fn freeze_kernel_settings(mounts: &[MountInfo]) -> anyhow::Result<()> {
+    freeze_kernel_file_systems(mounts)?;
     for path in settings_in(Path::new("/proc")).context("cannot list /proc")? {
         let shown = shown(&path);
         rustix::mount::mount_bind(&path, &path)

@@ -65,6 +65,9 @@ fn prepare(
         guard::freeze_kernel_settings(&mounts)?;
         guard::take_devices(&mounts)?;
         guard::cover_disks()?;
+    } else if plan.fence.is_some() {
+        // In what is allowed to be changed; all else is read-only by now.
+        guard::freeze_kernel_file_systems(&mounts)?;
     }
     guard::cover_other_proc(&mounts)?;
     let memory = if plan.fence.is_some() { libc::CLONE_NEWIPC } else { 0 };

@@ -54,6 +54,31 @@ fn device_nodes_in_an_allowed_place_of_shared_memory_do_not_open() {
     }
 }
 
+/// As a cgroup that belongs to the user.
+#[test]
+fn kernel_file_systems_in_an_allowed_place_stay_read_only_for_a_user_too() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = "
+        mkdir -p place/steers; mount -t bpf b place/steers || exit 77
+        cp $T ./tollgate; chmod 755 . ./tollgate; chown -R 4321:4321 dir; chown 4321 place
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        as='setpriv --reuid 4321 --regid 4321 --clear-groups'
+        $as mkdir place/steers/outside; [ -d place/steers/outside ] && echo outside
+        HOME=/ $as ./tollgate run --quiet --chdir . --policy policy.toml --allow $PWD/place:rw dir -- \
+            sh -c 'echo kept >place/file; cat place/file; mkdir place/steers/inside; true'";
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    if output.status.code() == Some(77) || said.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "outside\nkept\n", "{said}");
+    assert!(said.contains("Read-only file system"), "{said}");
+}
+
 #[test]
 fn sockets_of_sessions_stay_hidden() {
     if !can_mount() {
