@@ -2,6 +2,7 @@
 //! that the fence hides.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::secrets::is_secret;
@@ -94,8 +95,7 @@ impl Environment {
         for (name, value) in all.into_iter().filter(|(name, _)| !kept(name)) {
             let (text, lossy) = (name.to_string_lossy().into_owned(), value.to_string_lossy());
             if SERVICES.contains(&text.as_str()) {
-                let is_shown = shown.iter().any(|path| Path::new(&value).starts_with(path));
-                if !is_shown {
+                if !paths_in(&value).any(|path| is_below(path, shown)) {
                     environment.services.push(name);
                 }
             } else if is_secret(&text, &lossy) {
@@ -130,6 +130,27 @@ impl Environment {
             )
         })
     }
+}
+
+/// The paths that the address of a service names: alone, behind `unix:` or `unix://`, or as
+/// `unix:path=PATH,KEY=VALUE;...` of D-Bus. Tmux has two numbers behind its path.
+fn paths_in(address: &OsStr) -> impl Iterator<Item = &Path> {
+    let parts = address.as_bytes().split(|byte| matches!(byte, b',' | b';'));
+    let paths = parts.map(|part| {
+        let part = part.strip_prefix(b"unix:").unwrap_or(part);
+        let named = part.strip_prefix(b"path=").or_else(|| part.strip_prefix(b"//"));
+        named.unwrap_or(part)
+    });
+    // A path may hold such a byte itself.
+    let all = std::iter::once(address.as_bytes()).chain(paths);
+    all.map(|path| Path::new(OsStr::from_bytes(path))).filter(|path| path.is_absolute())
+}
+
+/// Whether `path` lies at or below one of `shown`, which have no symbolic links in them.
+fn is_below(path: &Path, shown: &[&Path]) -> bool {
+    let lies = |path: &Path| shown.iter().any(|shown| path.starts_with(shown));
+    let by_links = || std::fs::canonicalize(path).is_ok_and(|real| lies(&real));
+    !shown.is_empty() && (lies(path) || by_links())
 }
 
 fn list(names: &[OsString]) -> Option<String> {
@@ -186,6 +207,28 @@ mod tests {
         };
         assert_eq!(names(&[]), ["SSH_AUTH_SOCK", "TMUX"]);
         assert_eq!(names(&["/run/agent"]), ["TMUX"]);
+        assert_eq!(names(&["/tmp/tmux-0/default"]), ["SSH_AUTH_SOCK"]);
+    }
+
+    #[test]
+    fn paths_are_found_in_addresses() {
+        let found = |address: &str| -> Vec<String> {
+            let paths = paths_in(OsStr::new(address));
+            paths.map(|path| path.to_str().unwrap().to_owned()).collect()
+        };
+        for (address, path) in [
+            ("unix:path=/run/bus", "/run/bus"),
+            ("unix:abstract=/tmp/x;unix:guid=1,path=/run/bus", "/run/bus"),
+            ("unix:///run/docker.sock", "/run/docker.sock"),
+            ("unix:/tmp/kitty", "/tmp/kitty"),
+        ] {
+            assert_eq!(found(address), [path], "{address}");
+        }
+        assert!(found("/run/a").contains(&"/run/a".to_owned()));
+        assert!(found("/run/a,b").contains(&"/run/a,b".to_owned()));
+        for none in ["", "tcp://host:1", "unix:@/tmp/x", "host:1", "tcp://host/run/bus"] {
+            assert_eq!(found(none), [""; 0], "{none}");
+        }
     }
 
     #[test]

@@ -28,9 +28,9 @@ pub(super) fn run(
     refuse_options_of_the_first(args, name)?;
     let command = args.command.first().map(OsString::as_os_str);
     let options = &args.fence.env;
-    let writable: Vec<_> = terms.writable.iter().map(PathBuf::as_path).collect();
+    let shown_paths: Vec<_> = terms.shown.iter().map(PathBuf::as_path).collect();
     let mut environment = match terms.fenced {
-        true => Environment::fenced(options, command, &writable),
+        true => Environment::fenced(options, command, &shown_paths),
         false => Environment::open(options),
     };
     environment.missing().iter().for_each(|text| messages::warn(text));
@@ -47,7 +47,7 @@ pub(super) fn run(
         user: terms.user.as_deref().map(User::find).transpose()?,
         control: terms.control.as_ref().map(OsString::from),
         fenced: terms.fenced,
-        whole_fence: false,
+        whole_fence: terms.whole_fence,
         own_network: terms.own_network,
         limits: Limits::of_process(terms.memory_bytes, terms.processes),
         ends_with_parent: true,

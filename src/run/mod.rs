@@ -94,7 +94,7 @@ fn in_views(args: &RunArgs) -> anyhow::Result<CommandEnd> {
                 }
             },
             Found::Joined(terms, namespaces) => {
-                let _streams = Streams::narrowed(false)?;
+                let _streams = Streams::narrowed(terms.whole_fence)?;
                 return joining::run(args, name, &terms, &namespaces);
             }
         },

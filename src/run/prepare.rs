@@ -77,21 +77,24 @@ fn terms(args: &RunArgs, plan: &Plan) -> Terms {
     let proxy = plan.network.environment();
     let (memory_bytes, processes) = plan.limits.of_process.numbers();
     let allowed = plan.fence.as_ref().map_or(&[][..], |fence| &fence.allowed);
+    let further = || plan.views.further().map(|view| view.tree.path.clone());
     Terms {
         dir: plan.tree().path.clone(),
         user: args.fence.user.clone(),
         control: None,
         fenced: plan.start.fenced,
+        whole_fence: plan.start.whole_fence,
         own_network: plan.start.own_network,
         proxy: proxy.iter().map(|(name, value)| (text(name), text(value))).collect(),
         cgroups: plan.limits.paths(),
         memory_bytes,
         processes,
+        shown: allowed.iter().map(|one| one.path.clone()).chain(further()).collect(),
         writable: allowed
             .iter()
             .filter(|one| one.writable)
             .map(|one| one.path.clone())
-            .chain(plan.views.further().map(|view| view.tree.path.clone()))
+            .chain(further())
             .collect(),
     }
 }

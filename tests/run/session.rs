@@ -147,6 +147,72 @@ fn a_second_run_joins_where_many_long_paths_are_allowed() {
     assert!(project.path(&format!("{long}/39/made")).exists());
 }
 
+/// To connect to a socket it is enough to read it.
+#[test]
+fn addresses_of_allowed_sockets_are_passed_on_to_the_first_and_to_who_joins() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let sockets = project.path("sockets");
+    std::fs::create_dir(&sockets).unwrap();
+    for name in ["agent", "bus", "docker", "tmux"] {
+        std::fs::write(sockets.join(name), "").unwrap();
+    }
+    let link = project.path("link");
+    std::os::unix::fs::symlink("sockets", &link).unwrap();
+    let place = std::fs::canonicalize(project.path("sockets")).unwrap();
+    let place = place.to_str().unwrap();
+    let variables = [
+        ("SSH_AUTH_SOCK", format!("{place}/agent")),
+        ("DBUS_SESSION_BUS_ADDRESS", format!("unix:path={place}/bus,guid=1")),
+        ("DBUS_SYSTEM_BUS_ADDRESS", format!("unix:path=/none;unix:guid=1,path={place}/bus")),
+        ("DOCKER_HOST", format!("unix://{}/docker", link.display())),
+        ("TMUX", format!("{place}/tmux,1,0")),
+        ("KITTY_LISTEN_ON", "unix:/none/kitty".to_owned()),
+        ("NVIM", format!("/none,{place}-of-another")),
+    ];
+    let script = "env | grep -E '^(SSH_|DBUS_|DOCKER_|TMUX|KITTY|NVIM)' | sort";
+    let first = First::start(&project, "addresses", &["--allow", place]);
+    let alone = project.run_with(&["--quiet", "--allow", place]);
+    let mut joins = tollgate();
+    joins.args(["run", "--quiet", "--session", &first.name, "--"]);
+    let mut expected: Vec<_> =
+        variables[..5].iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    expected.sort();
+    for mut command in [alone, joins] {
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
+        command.args(["sh", "-c", script]).current_dir(project.path("dir"));
+        let output = command.stdin(Stdio::null()).output().unwrap();
+        assert_eq!(text(&output.stdout), expected.concat(), "{}", all(&output));
+    }
+    first.end();
+}
+
+/// What is missing of a fence that has to be whole is missing for who joins, too.
+#[test]
+fn who_joins_a_session_that_requires_the_fence_hands_nothing_in_that_breaks_it() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    // Nobody finds it by a name, and who else has it open would read what CMD wrote.
+    let memory = rustix::fs::memfd_create(c"x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&memory, b"read\n").unwrap();
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&memory));
+    for (require, expected) in [(&[][..], "read\n"), (&["--require", "fence"], "")] {
+        let first = First::start(&project, "requires", require);
+        let mut command = tollgate();
+        command.args(["run", "--session", &first.name, "--", "cat"]);
+        command.stdin(std::fs::File::open(&path).unwrap()).current_dir(project.path("dir"));
+        let output = command.output().unwrap();
+        let said = all(&output);
+        assert_eq!(text(&output.stdout), expected, "{said}");
+        assert_eq!(said.contains("--require fence: standard input"), !require.is_empty(), "{said}");
+        first.end();
+    }
+}
+
 #[test]
 fn the_first_says_what_is_writable_and_how_to_join() {
     if !can_mount() {

@@ -20,6 +20,8 @@ pub(crate) struct Terms {
     /// The sockets at which the servers answer that user.
     pub(crate) control: Option<String>,
     pub(crate) fenced: bool,
+    /// Nothing of the fence may be missing.
+    pub(crate) whole_fence: bool,
     pub(crate) own_network: bool,
     /// Variables by which programs find the proxy.
     pub(crate) proxy: Vec<(String, String)>,
@@ -27,7 +29,9 @@ pub(crate) struct Terms {
     pub(crate) cgroups: Vec<PathBuf>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: Option<u64>,
-    /// What CMD writes to besides DIR.
+    /// What CMD gets besides DIR, to read or to write.
+    pub(crate) shown: Vec<PathBuf>,
+    /// What of that CMD writes to.
     pub(crate) writable: Vec<PathBuf>,
 }
 
@@ -69,11 +73,13 @@ mod tests {
             user: None,
             control: None,
             fenced: true,
+            whole_fence: false,
             own_network: false,
             proxy: Vec::new(),
             cgroups: Vec::new(),
             memory_bytes: None,
             processes: None,
+            shown: Vec::new(),
             writable: (0..500).map(path).collect(),
         };
         let file = terms.to_file().unwrap();
