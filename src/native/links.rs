@@ -3,7 +3,7 @@
 //! The view judges a file by the strictest of its names. In a native directory nothing is judged,
 //! so such a file would be open there to everyone.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -54,9 +54,11 @@ type Key = (u64, u64);
 
 /// A file in a native directory.
 struct Linked {
+    /// The name by which it was met first. Rules tell no names in native directories apart.
     name: PathBuf,
-    /// Index of the native directory.
-    directory: usize,
+    /// Indices of the native directories that it has a name in. No names of it in the others: files
+    /// that a package manager linked into many directories would take much memory.
+    directories: Vec<usize>,
     /// Names that were not found yet.
     elsewhere: u64,
 }
@@ -71,16 +73,17 @@ pub(super) fn find(policy: &Policy, source: &OwnedFd, native: &[PathBuf]) -> Vec
     if linked.is_empty() {
         return obstacles;
     }
+    let mut protected = HashMap::new();
     let outside = |path: &Path| !native.iter().any(|directory| path == directory);
     walk(source, Path::new(""), &outside, &mut |path, stat| {
         if let Some(file) = linked.get(&key(stat))
             && is_weaker(policy, path, &file.name, stat)
         {
-            let what = What::Link { inside: file.name.clone(), protected: path.to_owned() };
-            obstacles.push(Obstacle { directory: native[file.directory].clone(), what });
+            protected.entry(key(stat)).or_insert_with(|| path.to_owned());
         }
         true
     });
+    obstacles.extend(names_of(source, native, &linked, &protected));
     obstacles
 }
 
@@ -105,16 +108,41 @@ pub(super) fn find_beside(
         return Vec::new();
     }
     let (linked, mut obstacles) = with_names_elsewhere(source, native);
+    let mut protected = HashMap::new();
     for other in others.iter().filter(|other| !other.policy.is_trivial() && !linked.is_empty()) {
         let enter = |path: &Path| !other.left_out.iter().any(|directory| path == directory);
         walk(other.source, Path::new(""), &enter, &mut |path, stat| {
-            let Some(file) = linked.get(&key(stat)) else { return true };
+            if !linked.contains_key(&key(stat)) {
+                return true;
+            }
             let size = u64::try_from(stat.st_size).unwrap_or(0);
             let inode = InodeFacts { kind: Kind::from_mode(stat.st_mode), size, head: None };
             if other.policy.at(path.as_os_str().as_bytes()).restricts(&inode) {
-                let protected = other.dir.join(path);
-                let what = What::Link { inside: file.name.clone(), protected };
-                obstacles.push(Obstacle { directory: native[file.directory].clone(), what });
+                protected.entry(key(stat)).or_insert_with(|| other.dir.join(path));
+            }
+            true
+        });
+    }
+    obstacles.extend(names_of(source, native, &linked, &protected));
+    obstacles
+}
+
+/// The names in native directories of files of which `protected` has another name: in every
+/// directory that has one.
+fn names_of(
+    source: &OwnedFd,
+    native: &[PathBuf],
+    linked: &HashMap<Key, Linked>,
+    protected: &HashMap<Key, PathBuf>,
+) -> Vec<Obstacle> {
+    let mut obstacles = Vec::new();
+    let directories = protected.keys().filter_map(|key| linked.get(key));
+    let directories: BTreeSet<_> = directories.flat_map(|file| &file.directories).collect();
+    for directory in directories.into_iter().map(|index| &native[*index]) {
+        walk(source, directory, &|_| true, &mut |path, stat| {
+            if let Some(protected) = protected.get(&key(stat)).cloned() {
+                let what = What::Link { inside: path.to_owned(), protected };
+                obstacles.push(Obstacle { directory: directory.clone(), what });
             }
             true
         });
@@ -132,8 +160,11 @@ fn with_names_elsewhere(
         let complete = walk(source, top, &|_| true, &mut |path, stat| {
             let file = linked.entry(key(stat)).or_insert_with(|| {
                 let elsewhere = stat.st_nlink;
-                Linked { name: path.to_owned(), directory, elsewhere }
+                Linked { name: path.to_owned(), directories: Vec::new(), elsewhere }
             });
+            if file.directories.last() != Some(&directory) {
+                file.directories.push(directory);
+            }
             file.elsewhere = file.elsewhere.saturating_sub(1);
             if file.elsewhere == 0 {
                 linked.remove(&key(stat));
@@ -141,7 +172,11 @@ fn with_names_elsewhere(
             linked.len() <= FILES_MAX
         });
         if !complete {
-            linked.retain(|_, file| file.directory != directory);
+            linked.retain(|_, file| {
+                // Directories before this one stay native, and so it counts where it is in them.
+                file.directories.retain(|one| *one != directory);
+                !file.directories.is_empty()
+            });
             obstacles.push(Obstacle { directory: top.clone(), what: What::TooMany });
         }
     }
@@ -250,6 +285,18 @@ mod tests {
               `.env`, which has stricter rules"
             ]
         );
+    }
+
+    #[test]
+    fn each_native_directory_that_has_a_name_of_it_is_found() {
+        let said = |directory: &str, inside: &str| {
+            format!(
+                "`{directory}` is not native but served by tollgate: `{inside}` is a further name \
+                 of `.env`, which has stricter rules"
+            )
+        };
+        let (one, other) = (said("target", "target/x"), said("dist", "dist/y"));
+        assert_eq!(found(&[(".env", "target/x"), (".env", "dist/y")]), [one, other]);
     }
 
     #[test]

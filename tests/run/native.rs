@@ -234,6 +234,28 @@ fn a_further_name_of_a_protected_file_is_named_and_not_native() {
     until("the view is unmounted", || daemon.umount().status.success());
 }
 
+/// In the second one, nobody would be asked.
+#[test]
+fn a_protected_file_with_names_in_two_native_directories_is_kept_in_both() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    for name in ["dir/target/deep/key", "dir/a/out/key"] {
+        fs::hard_link(project.path("dir/keys/id_rsa"), project.path(name)).unwrap();
+    }
+    let output = project.sh("cat target/deep/key a/out/key; echo >>a/out/key; cat target/file");
+    assert_eq!(text(&output.stdout), "built\n", "{}", all(&output));
+    assert_eq!(fs::read_to_string(project.path("dir/keys/id_rsa")).unwrap(), SECRET);
+    for (directory, name) in [("target", "target/deep/key"), ("a/out", "a/out/key")] {
+        let expected = format!(
+            "`{directory}` is not native but served by tollgate: `{name}` is a further name of \
+             `keys/id_rsa`"
+        );
+        assert!(text(&output.stderr).contains(&expected), "{}", all(&output));
+    }
+}
+
 /// What `check` accepts starts.
 #[test]
 fn a_native_directory_in_a_hidden_one_is_left_out() {
