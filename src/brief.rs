@@ -9,7 +9,6 @@ use tollgate_policy::{Action, Operation, Policy};
 use crate::cli::BriefArgs;
 use crate::escape::{escaped, json_text};
 use crate::git::Repository;
-use crate::policy_choice::Origin;
 use crate::{policy_choice, policy_views, tree};
 
 /// Rules that are listed; an agent's memory is short.
@@ -48,7 +47,8 @@ pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
         let report = json!({"dir": dir, "default": default, "fenced": fenced, "views": further});
         println!("{}", json_text(&format!("{report:#}")));
     } else {
-        print!("{}", text(&dir, (&origin, &policy), &fenced, &further));
+        let are_kept = policy_choice::are_files_kept(&policy, &origin, &dir)?;
+        print!("{}", text(&dir, (&policy, are_kept), &fenced, &further));
     }
     Ok(())
 }
@@ -117,11 +117,11 @@ fn of_the_rest(policy: &Policy) -> &'static str {
     }
 }
 
-/// Under `none` policy files are files like any other.
-fn of_policy_files(origin: &Origin) -> &'static str {
-    match origin {
-        Origin::None => "",
-        _ => {
+/// Under a policy that keeps nobody from anything, policy files are files like any other.
+fn of_policy_files(are_kept: bool) -> &'static str {
+    match are_kept {
+        false => "",
+        true => {
             "* Policy files (`.tollgate.toml`) are the user's: you find them read-only or not at all, \
              and make none.\n"
         }
@@ -130,7 +130,7 @@ fn of_policy_files(origin: &Origin) -> &'static str {
 
 fn text(
     dir: &Path,
-    (origin, policy): (&Origin, &Policy),
+    (policy, are_files_kept): (&Policy, bool),
     fenced: &[String],
     further: &[String],
 ) -> String {
@@ -146,7 +146,7 @@ fn text(
         escaped(&dir.to_string_lossy()),
         of_git(dir),
         of_the_rest(policy),
-        of_policy_files(origin),
+        of_policy_files(are_files_kept),
     );
     if !further.is_empty() {
         let all: Vec<_> = further.iter().map(|dir| format!("`{}`", escaped(dir))).collect();

@@ -466,51 +466,81 @@ fn leave_covered(policy: Policy, origin: &Origin) -> anyhow::Result<Policy> {
 
 /// Whether a policy may let somebody make or change something.
 fn lets_change(policy: &Policy) -> bool {
+    let changes = [Operation::Write, Operation::Create];
+    may_answer(policy, &changes, |verdict| verdict == Verdict::Allow)
+}
+
+/// Whether a policy may refuse somebody something.
+fn refuses(policy: &Policy) -> bool {
+    may_answer(policy, &Operation::ALL, |verdict| verdict != Verdict::Allow)
+}
+
+/// Whether the default or a rule, but for what is only recorded, has such a verdict for one of
+/// `operations`.
+fn may_answer(policy: &Policy, operations: &[Operation], is_such: fn(Verdict) -> bool) -> bool {
     let enforced = policy.enforced();
     let policy = enforced.as_ref().unwrap_or(policy);
-    let default = policy.default_action();
-    !policy.rules().is_empty() || default.verdict(Operation::Create) == Verdict::Allow
+    let rules = policy.rules().iter().map(tollgate_policy::Rule::action);
+    let mut actions = std::iter::once(policy.default_action()).chain(rules);
+    actions.any(|action| operations.iter().any(|operation| is_such(action.verdict(*operation))))
+}
+
+/// The globs for the names in `dir` on which it depends what the policy is.
+///
+/// # Errors
+/// When such a name is not UTF-8.
+fn own_files(origin: &Origin, dir: &Path) -> anyhow::Result<Vec<String>> {
+    let files = origin.files().into_iter().map(|file| policy_places::globs(file, dir));
+    Ok(files.collect::<anyhow::Result<Vec<_>>>()?.concat())
+}
+
+/// Whether no policy file can be made in DIR. The rule for that is about names, which has a price:
+/// files are searched for further names at the start, and a directory in which names have several
+/// spellings cannot be shown. Policies with rules about names pay it anyway, and so do those in DIR,
+/// for their `own` files. Of the others, one that refuses something and lets something be made is
+/// worth it, as the next start would go by what was made. Where nothing is refused there is nothing
+/// to lose, and where nothing can be made nothing has to be kept.
+fn keeps_everywhere(policy: &Policy, origin: &Origin, own: &[String]) -> bool {
+    // Where files are sealed, the keyring is hidden.
+    let protects = origin.has_views() || policy.seals() || refuses(policy);
+    !own.is_empty() || policy.tells_names_apart() || protects && lets_change(policy)
+}
+
+/// Whether nobody in a view of `dir` makes or changes files of policies.
+///
+/// # Errors
+/// When the policy lies in `dir` and its name is not UTF-8.
+pub(crate) fn are_files_kept(policy: &Policy, origin: &Origin, dir: &Path) -> anyhow::Result<bool> {
+    let own = own_files(origin, dir)?;
+    Ok(keeps_everywhere(policy, origin, &own) || !lets_change(policy))
 }
 
 /// The policy with a rule that keeps the files of policies from being changed or made through the
 /// view: who may do that would decide over the next start, also of one in a subdirectory.
 fn keep(policy: Policy, origin: &Origin, dir: &Path) -> anyhow::Result<Policy> {
     let policy = leave_covered(hide_keyring(policy)?, origin)?;
-    let mut inside = Vec::new();
-    for file in origin.files() {
-        inside.extend(policy_places::globs(file, dir)?);
+    let mut inside = own_files(origin, dir)?;
+    if !keeps_everywhere(&policy, origin, &inside) {
+        return Ok(policy);
     }
-    // A policy that is about no part of DIR does not become one. Of several directories each is a
-    // part, but where nothing can be changed, nothing has to be kept: so where names have several
-    // spellings, which no rule can be about, a directory can be shown to be read.
-    let everywhere = policy.tells_names_apart() || (origin.has_views() && lets_change(&policy));
-    let own = if everywhere { UserConfig::places() } else { Vec::new() };
-    for place in own {
+    for place in UserConfig::places() {
         inside.extend(policy_places::globs(&place, dir)?);
     }
     inside.sort_unstable();
     inside.dedup();
-    if inside.is_empty() && !everywhere {
-        return Ok(policy);
-    }
     // Of what another directory of the policy holds, nothing is in force.
     let policy = match origin {
         Origin::View { .. } => policy,
         _ => policy_masked::mask(policy, &dir.join(IN_DIR), dir)?,
     };
     // A native directory, into which no rule may reach, leaves the top alone to be kept.
-    let reaches: &[&str] = match (everywhere, policy.native().is_empty()) {
-        (false, _) => &[],
-        (true, true) => &["**/"],
-        (true, false) => &[""],
-    };
-    let others = reaches.iter().map(|before| toml_string(&format!("{before}{IN_DIR}")));
-    let globs: Vec<_> = inside.into_iter().chain(others).collect();
+    let reach = if policy.native().is_empty() { "**/" } else { "" };
+    inside.push(toml_string(&format!("{reach}{IN_DIR}")));
     let text = format!(
         "[[rule]]\nname = \"{}\"\npath = [{}]\noperation = [\"write\", \"create\"]\n\
          action = \"read-only\"\n",
         BUILT_IN[0],
-        globs.join(", ")
+        inside.join(", ")
     );
     let rule = Policy::parse(&text, "built-in")?;
     match policy.preceded_by(rule) {

@@ -348,6 +348,9 @@ fn not_viewed(error: OpenError, dir: &Path, origin: &Origin) -> anyhow::Error {
             " with its rules, and those that keep policy files; give it nothing but `default = \
              \"read-only\"`, or open it as a whole, `--allow {dir}:rw`, in place of the `[[view]]`"
         ),
+        OpenError::Caseless(_) => " by a policy that tells names apart, as each does that refuses \
+                                   something and lets something be made: it keeps policy files"
+            .to_owned(),
         _ => String::new(),
     };
     anyhow::Error::new(error).context(format!("{what} cannot be viewed{remedy}"))

@@ -193,6 +193,59 @@ fn a_policy_file_of_no_bytes_is_wrong() {
     assert_eq!(answer.code(), 1, "{answer:?}");
 }
 
+/// Also where its rules are about all files alike. One that refuses nothing is as none.
+#[test]
+fn no_policy_file_can_be_made_under_a_policy_that_refuses_something() {
+    const KEYS: &str = "[[rule]]\npath = '**'\ncontent = { regex = 'KEY' }\naction = 'deny'\n";
+    const RECORDED: &str = "[[rule]]\npath = '**'\naction = 'deny'\nmode = 'audit'\n";
+    const SEEN: &str = "[[rule]]\npath = '**'\naction = 'userspace'\n";
+    const OWN: &str =
+        "default = 'read-only'\n[[rule]]\npath = '**'\nuid = 7\naction = 'passthrough'\n";
+    let place = Place::new();
+    let explained = |options: &[&str], path: &str| {
+        let mut explain = command(["explain", "--exit-code", "--operation", "create", path]);
+        let explain = explain
+            .args(options)
+            .args(["--as", "uid=7"])
+            .current_dir(place.path("dir"))
+            .env("HOME", place.path("dir"));
+        explain.env_remove("TOLLGATE_POLICY").env_remove("XDG_CONFIG_HOME");
+        Answer(explain.output().unwrap())
+    };
+    let brief = |options: &[&str]| {
+        let mut brief = command(["brief"]);
+        let brief = brief.args(options).arg(place.path("dir")).env("HOME", place.path("dir"));
+        brief.env_remove("TOLLGATE_POLICY").env_remove("XDG_CONFIG_HOME");
+        let answer = Answer(brief.output().unwrap());
+        answer.out().contains("Policy files (`.tollgate.toml`) are the user's")
+    };
+    let files = [".tollgate.toml", "sub/.tollgate.toml", ".config/tollgate/config.toml"];
+    for (policy, is_kept) in [(KEYS, true), (OWN, true), (SEEN, false), (RECORDED, false)] {
+        let named = place.write("p.toml", policy);
+        let options = ["--policy", &named];
+        for file in files {
+            let answer = explained(&options, file);
+            assert_eq!(answer.code(), if is_kept { 3 } else { 0 }, "{policy}{file}: {answer:?}");
+        }
+        assert_eq!(explained(&options, "sub/other").code(), 0, "{policy}");
+        assert_eq!(brief(&options), is_kept, "{policy}");
+    }
+    // Whoever has one in DIR has it kept, whatever it says.
+    for policy in [KEYS, OWN, SEEN, RECORDED, "default = 'passthrough'\n"] {
+        place.write("dir/.tollgate.toml", policy);
+        for file in files {
+            let answer = explained(&[], file);
+            assert_eq!(answer.code(), 3, "{policy}{file}: {answer:?}");
+        }
+        assert!(brief(&[]), "{policy}");
+    }
+    assert_eq!(explained(&["--policy", "none"], "sub/.tollgate.toml").code(), 0);
+    assert!(!brief(&["--policy", "none"]));
+    // Where nothing can be made, there is nothing to keep.
+    place.write("p.toml", "default = 'read-only'\n");
+    assert!(brief(&["--policy", &place.path("p.toml")]));
+}
+
 /// As `run` would find it.
 #[test]
 fn check_finds_the_policy_of_the_directory() {

@@ -342,6 +342,32 @@ fn the_policy_of_the_directory_cannot_be_changed_in_the_view() {
     }
 }
 
+/// The next `run`, of DIR or of a directory in it, would use it.
+#[test]
+fn no_policy_file_is_made_under_rules_about_all_files_alike() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let dir = dir(&project);
+    let keys = "[[rule]]\npath = '**'\ncontent = { regex = 'KEY' }\naction = 'deny'\n";
+    std::fs::write(project.path("keys.toml"), keys).unwrap();
+    let named = project.path("keys.toml");
+    let script = "mkdir s; for d in . s; do echo >$d/.tollgate.toml; echo >n; \
+                  mv n $d/.tollgate.toml; ln n $d/.tollgate.toml; rm -f n; done; cat a.txt; ls -A s";
+    for options in [&["--policy", named.to_str().unwrap()][..], &[]] {
+        if options.is_empty() {
+            std::fs::write(dir.join(".tollgate.toml"), keys).unwrap();
+        }
+        let arguments = [options, &[dir.to_str().unwrap(), "--", "sh", "-c", script]].concat();
+        let output = run(&project, &dir, &arguments);
+        assert_eq!(text(&output.stdout), "plain\n", "{}", all(&output));
+        assert!(!dir.join("s/.tollgate.toml").exists(), "{}", all(&output));
+        assert_eq!(dir.join(".tollgate.toml").exists(), options.is_empty(), "{}", all(&output));
+        std::fs::remove_dir(dir.join("s")).unwrap();
+    }
+}
+
 /// What `explain` says of each operation is what the system call gets.
 #[test]
 fn explain_and_the_real_errors_agree() {
