@@ -23,10 +23,14 @@ const MAX_GLOBS: usize = 6;
 pub(crate) fn run(args: &BriefArgs) -> anyhow::Result<()> {
     let dir = directory(args)?;
     let origin = policy_choice::find(args.policy.as_deref(), &dir, None)?;
-    let policy = origin.parse(&dir)?;
     let was_named = args.policy.is_some();
     let further = policy_views::of(&origin, was_named, &dir, std::env::home_dir().as_deref())?;
-    let further = policy_views::named(&further);
+    let (origin, further) = match policy_views::is_among(&further, &dir) {
+        // What is shown beside DIR is not beside one of these directories.
+        true => (policy_views::of_directory(origin, &dir)?, Vec::new()),
+        false => (origin, policy_views::named(&further)),
+    };
+    let policy = origin.parse(&dir)?;
     let fenced: Vec<String> = policy
         .rules()
         .iter()

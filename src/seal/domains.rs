@@ -9,6 +9,7 @@ use tollgate_policy::{Facts, HEAD_LEN, Kind, Made, Mode, Policy};
 
 use crate::cli::SealFilesArgs;
 use crate::policy_choice::{self, Origin};
+use crate::policy_views;
 use crate::seal::secret::shown;
 use crate::seal::unfinished;
 
@@ -36,7 +37,7 @@ impl Domains {
             return Ok(Domains::Named(args.domain.clone().unwrap_or_default()));
         };
         let top = std::fs::canonicalize(dir).with_context(|| shown(dir))?;
-        let origin = Origin::named(named);
+        let origin = policy_views::of_directory(Origin::named(named), &top)?;
         let policy = origin.parse(&top)?;
         ensure!(
             policy.seals(),

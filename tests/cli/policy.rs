@@ -379,6 +379,22 @@ fn a_brief_says_what_holds_where_nothing_is_listed() {
 }
 
 #[test]
+fn a_brief_is_about_the_view_whose_directory_is_named() {
+    let place = Place::new();
+    let policy = format!(
+        "[[rule]]\npath = 'top'\naction = 'deny'\n[[view]]\ndir = '{}'\n\
+         [[view.rule]]\npath = 'key'\naction = 'deny'\n",
+        place.path("dir")
+    );
+    let policy = place.write("p.toml", &policy);
+    let answer = tollgate(["brief", "--policy", &policy, &place.path("dir")]);
+    assert_eq!(answer.code(), 0, "{answer:?}");
+    assert!(answer.out().contains("`key`") && !answer.out().contains("`top`"), "{answer:?}");
+    // The other one is named beside DIR, and not beside itself.
+    assert!(!answer.out().contains("hold in"), "{answer:?}");
+}
+
+#[test]
 fn tests_whose_policy_or_directory_is_not_there_are_named() {
     let place = Place::new();
     for (key, head) in

@@ -214,6 +214,27 @@ fn a_policy_says_which_files_are_sealed_and_for_what() {
     }
 }
 
+/// They are those by which `run` shows it.
+#[test]
+fn the_directory_of_a_view_is_sealed_by_the_rules_of_that() {
+    let place = Place::new();
+    let seal = |table: &str, path: &str, domain: &str| {
+        format!(
+            "[[{table}]]\npath = '{path}'\nkind = 'file'\naction = 'seal'\ndomain = '{domain}'\n"
+        )
+    };
+    let view = format!("[[view]]\ndir = '{}'\n", place.path("vault").to_str().unwrap());
+    let policy = seal("rule", "**", "all") + &view + &seal("view.rule", "plan", "plans");
+    fs::write(place.path("p.toml"), policy).unwrap();
+    ok(&place.bare(&["init", "--new-key-file", &place.key(), "vault"]));
+    let named = ["--policy", "p.toml", "--dir", "vault"];
+    let by_policy = |command: &[&str]| place.seal(&[command, &named].concat());
+    let said = by_policy(&["convert", "--dry-run"]);
+    assert_eq!(ok(&said), "1 file to be sealed\n1 file left out\n");
+    assert_eq!(ok(&by_policy(&["convert"])), "1 file sealed\n1 file left out\n");
+    ok(&place.seal(&["check", "--dir", "vault", "--domain", "plans", "vault/plan"]));
+}
+
 /// A path that leads through a descriptor of the program says nothing to anybody else.
 #[test]
 fn a_directory_that_is_read_only_is_named_by_its_files() {
