@@ -64,6 +64,9 @@ impl IndexesBefore {
     /// A line about files that are not in an index any more, although they are there and were only
     /// hidden.
     pub(crate) fn lost(&self, policy: &Policy) -> Option<String> {
+        // What is only recorded hides nothing.
+        let enforced = policy.enforced();
+        let policy = enforced.as_ref().unwrap_or(policy);
         let lost: Vec<_> = self.0.iter().flat_map(|index| index.lost(policy)).collect();
         let more = match lost.len().saturating_sub(MAX_NAMED) {
             0 => String::new(),
@@ -169,6 +172,21 @@ mod tests {
         repository(&dir.path().join("r/s"), &[]);
         symlink("r", dir.path().join("l")).unwrap();
         assert_eq!(found(dir.path()), [""]);
+    }
+
+    #[test]
+    fn what_is_only_recorded_as_hidden_was_not_lost() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), &["a", "b", "c"]);
+        for name in ["a", "b"] {
+            write(dir.path().join(name), "").unwrap();
+        }
+        let before = IndexesBefore::of(dir.path());
+        write(dir.path().join(".git/index"), of_repositories(&["c"])).unwrap();
+        let rules = "[[rule]]\npath = 'a'\naction = 'hide'\n\
+                     [[rule]]\npath = 'b'\naction = 'hide'\nmode = 'audit'\n";
+        let lost = before.lost(&Policy::parse(rules, "p.toml").unwrap()).unwrap();
+        assert!(lost.contains("`a`. ") && !lost.contains("`b`"), "{lost}");
     }
 
     #[test]

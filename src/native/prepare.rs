@@ -42,9 +42,12 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
     for native in policy.native_to_make() {
         is_there(&native, source)?;
     }
+    // What is only recorded hides nothing.
+    let enforced = policy.enforced();
+    let enforced = enforced.as_ref().unwrap_or(policy);
     for native in policy.native() {
         let path = PathBuf::from(&native.path);
-        if let Some(hidden) = hidden_above(policy, &path) {
+        if let Some(hidden) = hidden_above(enforced, &path) {
             let reason = format!("the policy hides `{}`, so nobody can reach it", hidden.display());
             let left_out = format!("native directory `{}`: {reason}", path.display());
             messages::note(&escaped(&left_out));
@@ -229,6 +232,14 @@ mod tests {
         let prepared = prepare(&policy, &tree::open(home.path()).unwrap().1).unwrap();
         assert!(prepared.to_mount.is_empty());
         assert_eq!(prepared.not_native[0].feature, "native directory `a/b`");
+    }
+
+    #[test]
+    fn a_directory_in_one_that_is_only_recorded_to_be_hidden_is_native() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(home.path().join("a/b")).unwrap();
+        let rules = native("a/b", "") + "[[rule]]\npath = 'a'\naction = 'hide'\nmode = 'audit'\n";
+        assert_eq!(prepared(home.path(), &rules).unwrap(), [Path::new("a/b")]);
     }
 
     #[test]

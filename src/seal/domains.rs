@@ -39,6 +39,8 @@ impl Domains {
         let top = std::fs::canonicalize(dir).with_context(|| shown(dir))?;
         let origin = policy_views::of_directory(Origin::named(named), &top)?;
         let policy = origin.parse(&top)?;
+        // What a view does not hide, as it is only recorded, it seals.
+        let policy = policy.enforced().unwrap_or(policy);
         ensure!(
             policy.seals(),
             "policy `{origin}` has no rule with `action = \"seal\"`; name the domain with `--domain`"

@@ -256,6 +256,20 @@ fn a_protected_file_with_names_in_two_native_directories_is_kept_in_both() {
     }
 }
 
+/// What is only recorded hides nothing.
+#[test]
+fn a_native_directory_in_one_that_would_be_hidden_is_native() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let hides = "\n[[rule]]\npath = 'a'\naction = 'hide'\nmode = 'audit'\n";
+    fs::write(project.path("policy.toml"), native("['a/out']", "") + hides).unwrap();
+    let output = project.sh("grep -c \" $PWD/a/out \" /proc/self/mountinfo");
+    assert_eq!(text(&output.stdout), "1\n", "{}", all(&output));
+    assert!(!text(&output.stderr).contains("the policy hides"), "{}", all(&output));
+}
+
 /// What `check` accepts starts.
 #[test]
 fn a_native_directory_in_a_hidden_one_is_left_out() {

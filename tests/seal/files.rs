@@ -214,6 +214,17 @@ fn a_policy_says_which_files_are_sealed_and_for_what() {
     }
 }
 
+/// As a view does.
+#[test]
+fn a_rule_that_only_records_hides_no_file_that_is_to_be_sealed() {
+    let place = Place::new();
+    let policy = "[[rule]]\npath = 'vault/plan'\naction = 'hide'\nmode = 'audit'\n\
+                  [[rule]]\npath = 'vault/**'\nkind = 'file'\naction = 'seal'\ndomain = 'vault'\n";
+    fs::write(place.path("p.toml"), policy).unwrap();
+    let said = place.seal(&["convert", "--dry-run", "--policy", "p.toml"]);
+    assert_eq!(ok(&said), "2 files to be sealed\n1 file left out\n");
+}
+
 /// They are those by which `run` shows it.
 #[test]
 fn the_directory_of_a_view_is_sealed_by_the_rules_of_that() {
