@@ -252,7 +252,7 @@ fn look(path: &str, content: Option<&str>, dir: Option<&Path>) -> anyhow::Result
             size: content.len() as u64,
             head: Some(content.as_bytes().to_vec()),
         }),
-        (None, Some(dir)) => explain::look(dir, explain::relative(OsStr::new(path))?),
+        (None, Some(dir)) => explain::look(dir, &explain::relative(OsStr::new(path))?),
         (None, None) => Ok(Found::imagined(OsStr::new(path))),
     }
 }

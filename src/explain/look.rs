@@ -1,9 +1,9 @@
 //! What is at a path, as a policy wants to know it.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
 use anyhow::{Context, bail};
@@ -14,8 +14,9 @@ use tollgate_policy::{HEAD_LEN, InodeFacts, Kind};
 use crate::escape::{escaped, shown};
 use crate::{nearest, tree};
 
-/// Checks that PATH is relative and stays inside; takes slashes at its end off.
-pub(crate) fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
+/// Checks that PATH is relative and stays inside; leaves out `.` and slashes that say nothing. Rules
+/// are about the path as a view has it.
+pub(crate) fn relative(path: &OsStr) -> anyhow::Result<OsString> {
     let shown = escaped(&path.to_string_lossy());
     let bytes = path.as_bytes();
     if bytes.starts_with(b"/") {
@@ -24,14 +25,8 @@ pub(crate) fn relative(path: &OsStr) -> anyhow::Result<&OsStr> {
     if bytes.split(|byte| *byte == b'/').any(|part| part == b"..") {
         bail!("PATH `{shown}` contains `..`; name it relative to DIR, without");
     }
-    let mut rest = bytes;
-    while let Some(shorter) = rest.strip_prefix(b"./") {
-        rest = shorter;
-    }
-    while let Some(shorter) = rest.strip_suffix(b"/") {
-        rest = shorter;
-    }
-    Ok(OsStr::from_bytes(if rest == b"." { b"" } else { rest }))
+    let parts = bytes.split(|byte| *byte == b'/').filter(|part| !matches!(part, [] | [b'.']));
+    Ok(OsString::from_vec(parts.collect::<Vec<_>>().join(&b'/')))
 }
 
 /// What the policy wants to know about a file.
@@ -61,7 +56,8 @@ impl Found {
     /// A regular file, or a directory when the path ends like one.
     pub(crate) fn imagined(path: &OsStr) -> Self {
         let bytes = path.as_bytes();
-        let directory = bytes.ends_with(b"/") || matches!(bytes, b"" | b".");
+        let is_directory = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
+        let directory = is_directory || matches!(bytes, b"" | b".");
         let kind = if directory { Kind::Directory } else { Kind::File };
         Self { kind, size: 0, head: None }
     }
@@ -133,10 +129,11 @@ mod tests {
 
     #[test]
     fn paths_are_made_relative_or_refused() {
-        let of = |text: &'static str| relative(OsStr::new(text)).map(OsStr::as_bytes);
+        let of = |text: &'static str| relative(OsStr::new(text)).map(OsString::into_vec);
         assert_eq!(of("./a/b//").unwrap(), b"a/b");
         assert_eq!(of(".").unwrap(), b"");
         assert_eq!(of("./").unwrap(), b"");
+        assert_eq!(of("a/./b//c/.").unwrap(), b"a/b/c");
         assert_eq!(of("a..b").unwrap(), b"a..b");
         assert!(of("/a").unwrap_err().to_string().contains("is absolute"));
         assert!(of("a/../b").unwrap_err().to_string().contains("contains `..`"));

@@ -394,6 +394,19 @@ fn a_brief_is_about_the_view_whose_directory_is_named() {
     assert!(!answer.out().contains("hold in"), "{answer:?}");
 }
 
+/// As a view does, to which they are one path.
+#[test]
+fn tests_judge_a_path_with_dots_as_the_path_without() {
+    let place = Place::new();
+    place.write("p.toml", "[[rule]]\npath = 'a/b'\naction = 'deny'\n");
+    for head in ["", "dir = 'dir'\n"] {
+        let paths = "['a/b', 'a/./b', './a//b', 'a/b/.']";
+        let test = format!("policy = 'p.toml'\n{head}[[test]]\npath = {paths}\nexpect = 'deny'\n");
+        let answer = tollgate(["test", &place.write("t.toml", &test)]);
+        assert_eq!(answer.code(), 0, "{answer:?}");
+    }
+}
+
 #[test]
 fn tests_whose_policy_or_directory_is_not_there_are_named() {
     let place = Place::new();
