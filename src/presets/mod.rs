@@ -213,6 +213,24 @@ mod tests {
         }
     }
 
+    /// git starts what `core.fsmonitor` says there, as soon as it is used in the submodule.
+    #[test]
+    fn settings_of_one_working_tree_of_a_submodule_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        repository(dir.path(), "");
+        for name in ["HEAD", "config", "config.worktree", "worktrees/w/config.worktree"] {
+            write(dir.path(), &format!(".git/modules/sub/{name}"), "");
+        }
+        write(dir.path(), "sub/.git", "gitdir: ../.git/modules/sub\n");
+        for preset in Preset::ALL {
+            let (policy, _) = preset.policy(dir.path()).unwrap();
+            for name in ["sub/config.worktree", "sub/worktrees/w/config.worktree"] {
+                let name = format!(".git/modules/{name}");
+                assert!(is_kept(&policy, &name), "{}: {name}", preset.name());
+            }
+        }
+    }
+
     #[test]
     fn more_paths_than_a_policy_may_have_make_none_that_is_refused() {
         let dir = tempfile::tempdir().unwrap();
