@@ -13,7 +13,7 @@ const MAX_LEN: usize = tollgate_policy::MAX_TEXT_LEN / 2;
 /// Most names in a glob; see `docs/policy.md`.
 const MAX_COMPONENTS: usize = 62;
 /// How many of them the rules put behind the path of a repository.
-const BEHIND: usize = 4;
+const BEHIND: usize = 6;
 /// Longest path that a system call takes, in bytes.
 const MAX_PATH_LEN: usize = 4095;
 
@@ -52,7 +52,7 @@ impl Gathered {
     /// Adds the directory of a repository.
     pub(super) fn repository(&mut self, path: &Path) {
         if leaves_room_behind(path) {
-            let lines = Lines { number: 3, globs: 11, rest: 96 };
+            let lines = Lines { number: 4, globs: 16, rest: 96 };
             self.room.put(&mut self.repositories, path.to_owned(), &lines);
         } else {
             self.path(path);

@@ -231,6 +231,29 @@ mod tests {
         }
     }
 
+    /// They lie in the repository that the working tree is linked to, wherever that tree is.
+    #[test]
+    fn submodules_of_linked_working_trees_are_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let names =
+            ["hooks/pre-commit", "config", "config.worktree", "commondir", "info/attributes"];
+        for top in ["", "below/"] {
+            repository(dir.path(), top);
+            for name in ["HEAD", "commondir", "gitdir", "modules/a/b/HEAD", "modules/a/b/config"] {
+                write(dir.path(), &format!("{top}.git/worktrees/w/{name}"), "x");
+            }
+        }
+        for preset in Preset::ALL {
+            let (policy, _) = preset.policy(dir.path()).unwrap();
+            for top in ["", "below/"] {
+                for name in names {
+                    let name = format!("{top}.git/worktrees/w/modules/a/b/{name}");
+                    assert!(is_kept(&policy, &name), "{}: {name}", preset.name());
+                }
+            }
+        }
+    }
+
     #[test]
     fn more_paths_than_a_policy_may_have_make_none_that_is_refused() {
         let dir = tempfile::tempdir().unwrap();

@@ -13,9 +13,11 @@ use crate::git::{self, Config, Repository, Setting};
 
 /// Names in the directory of a repository by which git starts programs.
 const OF_REPOSITORY: &str = "{hooks,config,config.worktree,commondir,info/attributes}";
-/// The same of its submodules, and of its working trees.
+/// The same of its submodules, of its linked working trees, and of the submodules of those.
 const OF_SUBMODULES: &str = "modules/**/{hooks,config,config.worktree,commondir,info/attributes}";
 const OF_WORK_TREES: &str = "worktrees/*/config.worktree";
+const OF_THEIR_SUBMODULES: &str =
+    "worktrees/*/modules/**/{hooks,config,config.worktree,commondir,info/attributes}";
 /// How deep settings include others; git gives up behind that.
 const MAX_DEPTH: usize = 10;
 /// Files that are looked at in a directory of hooks; git has names for about 30.
@@ -291,7 +293,8 @@ impl RunLater {
     pub(super) fn rules(&self) -> String {
         let paths = self.paths.iter().map(|path| glob(path));
         let repositories = self.repositories.iter().flat_map(|path| {
-            [OF_REPOSITORY, OF_SUBMODULES, OF_WORK_TREES].map(|names| glob(path) + "/" + names)
+            let all = [OF_REPOSITORY, OF_SUBMODULES, OF_WORK_TREES, OF_THEIR_SUBMODULES];
+            all.map(|names| glob(path) + "/" + names)
         });
         rule(
             "Found in this directory: hooks, programs that git's settings and hooks name, settings that git\n\
