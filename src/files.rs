@@ -7,8 +7,9 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Most files that are remembered; a policy and what a preset looks at are a few dozen.
-const MAX: usize = 256;
+/// Most files that are remembered; a policy and what a preset looks at are a few dozen, where few
+/// repositories are in DIR.
+const MAX: usize = 1024;
 
 /// Files that were asked for so far, there or not.
 static ASKED_FOR: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
@@ -41,11 +42,22 @@ pub(crate) fn elsewhere() -> Option<&'static dyn Elsewhere> {
     ELSEWHERE.get().map(|elsewhere| &**elsewhere)
 }
 
-/// Opens a file to read it, without waiting for the writer of a FIFO.
+/// Opens a file to read it, without waiting for the writer of a FIFO. It is one that the user has named:
+/// where a confined server does not reach it, [`take_out_of_reach`] says so.
 ///
 /// # Errors
 /// The error of open(2).
 pub(crate) fn open(path: &Path) -> io::Result<File> {
+    open_found(path).inspect_err(|error| {
+        if elsewhere().is_some() && error.kind() == io::ErrorKind::PermissionDenied {
+            *out_of_reach() = Some(path.to_owned());
+        }
+    })
+}
+
+/// The same for a file that what is in DIR names: CMD may have it name any, which must not keep a server
+/// from a reload.
+fn open_found(path: &Path) -> io::Result<File> {
     let opened =
         File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path);
     let Some(elsewhere) = elsewhere() else {
@@ -53,13 +65,7 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
         return opened;
     };
     match opened {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            elsewhere.open(path).inspect_err(|error| {
-                if error.kind() == io::ErrorKind::PermissionDenied {
-                    *out_of_reach() = Some(path.to_owned());
-                }
-            })
-        }
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => elsewhere.open(path),
         opened => opened,
     }
 }
@@ -74,25 +80,49 @@ pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// All of a regular file of at most `max` bytes: for one that CMD may have put there, which could
-/// be a link to a device without an end.
+/// All of a regular file of at most `max` bytes: for one that CMD may have put there, or have named,
+/// which could be a link to a device without an end.
 ///
 /// # Errors
 /// As [`read`], `InvalidInput` for what is no regular file, and `FileTooLarge`.
 pub(crate) fn read_at_most(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    let bytes = read_head(path, max + 1)?;
+    of_at_most(read_head(path, max + 1)?, max)
+}
+
+/// The same of one that the user has named.
+///
+/// # Errors
+/// As [`read_at_most`].
+pub(crate) fn read_own_at_most(path: &Path, max: u64) -> io::Result<Vec<u8>> {
+    of_at_most(head_of(open(path)?, max + 1)?, max)
+}
+
+fn of_at_most(bytes: Vec<u8>, max: u64) -> io::Result<Vec<u8>> {
     if bytes.len() as u64 > max {
         return Err(io::ErrorKind::FileTooLarge.into());
     }
     Ok(bytes)
 }
 
-/// The first `max` bytes of such a file.
+/// The first `max` bytes of a file as for [`read_at_most`].
 ///
 /// # Errors
 /// As [`read`], and `InvalidInput` for what is no regular file.
 pub(crate) fn read_head(path: &Path, max: u64) -> io::Result<Vec<u8>> {
-    let file = open(path)?;
+    head_of(open_found(path)?, max)
+}
+
+/// Whether an error of [`read_at_most`] or [`read_head`] is about a file that is there, and has something to
+/// be read.
+pub(crate) fn is_unread(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    const UNREAD: [Errno; 6] =
+        [Errno::ACCESS, Errno::PERM, Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO];
+    error.kind() == io::ErrorKind::FileTooLarge
+        || Errno::from_io_error(error).is_some_and(|errno| UNREAD.contains(&errno))
+}
+
+fn head_of(file: File, max: u64) -> io::Result<Vec<u8>> {
     let found = file.metadata()?;
     if !found.is_file() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));

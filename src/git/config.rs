@@ -1,6 +1,7 @@
 //! git's configuration files: which there are, and the settings in them.
 
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -15,10 +16,28 @@ const MAX_LEN: u64 = 1 << 20;
 pub(crate) struct Config(Vec<Setting>);
 
 impl Config {
-    /// Reads a file; one that is missing or too large has no settings.
+    /// Reads a file of a repository; one that is missing, too large, or cannot be read has no settings.
     pub(crate) fn read(file: &Path) -> Self {
-        let bytes = files::read_at_most(file, MAX_LEN - 1).unwrap_or_default();
-        Self(syntax::parse(&bytes))
+        Self::try_read(file).unwrap_or_default()
+    }
+
+    /// The same, with the error.
+    ///
+    /// # Errors
+    /// As [`files::read_at_most`].
+    pub(crate) fn try_read(file: &Path) -> io::Result<Self> {
+        Ok(Self(syntax::parse(&files::read_at_most(file, MAX_LEN - 1)?)))
+    }
+
+    /// The same of a file of the user's. One that may not be read has no settings, as for git.
+    ///
+    /// # Errors
+    /// As [`files::read_own_at_most`], but for that.
+    pub(crate) fn try_read_own(file: &Path) -> io::Result<Self> {
+        match files::read_own_at_most(file, MAX_LEN - 1) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Self::default()),
+            read => Ok(Self(syntax::parse(&read?))),
+        }
     }
 
     /// Whether the file is there and too large to be read.

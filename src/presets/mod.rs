@@ -80,7 +80,8 @@ impl Fitted {
         (!self.findings.later.whole).then(|| {
             format!(
                 "`{}` has too many directories, repositories, or files that git would run, or \
-                 settings or hooks of more than 1 MiB, to keep all of them: what was not found can be written, hooks too; name a directory \
+                 settings or hooks of more than 1 MiB, or some of these that cannot be read, to keep \
+                 all of them: what was not found can be written, hooks too; name a directory \
                  further below",
                 shown(&self.dir)
             )

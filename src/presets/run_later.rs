@@ -9,6 +9,7 @@ use super::gathered::Gathered;
 use super::named;
 use super::places::{beneath, names_in, places};
 use super::quote::{glob, toml_string};
+use crate::files;
 use crate::git::{self, Config, Repository, Setting};
 
 /// Names in the directory of a repository by which git starts programs.
@@ -48,7 +49,7 @@ pub(super) fn look(dir: &Path) -> RunLater {
         .iter()
         .filter_map(|file| std::path::absolute(file).ok())
         .for_each(|file| found.keep(&file));
-    found.of_user = found.settings(of_user);
+    found.of_user = found.settings(of_user, Config::try_read_own);
     let below = git::below(&dir);
     found.work_tree(Path::new(""));
     // The repository that `dir` is a part of names files in it, too.
@@ -69,8 +70,8 @@ pub(super) fn look(dir: &Path) -> RunLater {
 pub(crate) fn files_run(top: &Path, repository: &Repository) -> Option<Vec<PathBuf>> {
     let common = repository.common_dir();
     let mut search = Search::of(top);
-    let of_user = search.settings(Config::files_of_user());
-    let own = search.settings(vec![common.join("config")]);
+    let of_user = search.settings(Config::files_of_user(), Config::try_read_own);
+    let own = search.settings(vec![common.join("config")], Config::try_read);
     let named = [own, of_user];
     let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
     let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
@@ -86,6 +87,9 @@ pub(crate) fn files_run(top: &Path, repository: &Repository) -> Option<Vec<PathB
     }
     Some(files)
 }
+
+/// How a file of settings is read: [`Config::try_read`], or [`Config::try_read_own`].
+type Reader = fn(&Path) -> std::io::Result<Config>;
 
 struct Search<'d> {
     dir: &'d Path,
@@ -120,8 +124,11 @@ impl<'d> Search<'d> {
                 self.keep(&top.join(".git"));
             }
             self.repository(&top, &repository);
+        } else {
+            // Of one that is a file, and cannot be read, nothing is known.
+            self.is_read(&top.join(".git"));
         }
-        let modules = self.config(&top.join(".gitmodules"));
+        let modules = self.config(&top.join(".gitmodules"), Config::try_read);
         let mut modules = modules.values_of_any("submodule", "path");
         for module in modules.by_ref().take(MAX_MODULES) {
             self.keep(&top.join(module).join(".git"));
@@ -129,14 +136,21 @@ impl<'d> Search<'d> {
         self.whole &= modules.next().is_none();
     }
 
-    /// The settings of a file. One that is too large has none here, and that is said.
-    fn config(&mut self, file: &Path) -> Config {
-        self.whole &= !Config::is_too_large(file);
-        Config::read(file)
+    /// The settings of a file. One that is too large, or cannot be read, has none here, and that is said.
+    fn config(&mut self, file: &Path, read: Reader) -> Config {
+        let config = read(file);
+        self.whole &= !config.as_ref().is_err_and(files::is_unread);
+        config.unwrap_or_default()
+    }
+
+    /// Looks whether a file that says where a repository is can be read.
+    fn is_read(&mut self, file: &Path) {
+        self.whole &= !files::read_head(file, 1).is_err_and(|error| files::is_unread(&error));
     }
 
     /// A repository whose hooks run in `top`.
     fn repository(&mut self, top: &Path, repository: &Repository) {
+        self.is_read(&repository.git_dir().join("commondir"));
         for place in [repository.git_dir(), repository.common_dir()] {
             let real = std::fs::canonicalize(place).ok();
             let inside = real.and_then(|real| beneath(self.dir, &real));
@@ -149,7 +163,7 @@ impl<'d> Search<'d> {
         }
         let common = repository.common_dir();
         let settings = vec![common.join("config"), repository.git_dir().join("config.worktree")];
-        let own = self.settings(settings);
+        let own = self.settings(settings, Config::try_read);
         self.hooks(&common.join("hooks"), top, common);
         for all in [own, self.of_user.clone()] {
             all.hooks.iter().for_each(|path| self.hooks(&top.join(path), top, common));
@@ -171,7 +185,7 @@ impl<'d> Search<'d> {
     }
 
     /// Keeps what these settings link to and include, and returns what all of them name.
-    fn settings(&mut self, files: Vec<PathBuf>) -> Named {
+    fn settings(&mut self, files: Vec<PathBuf>, read: Reader) -> Named {
         files.iter().for_each(|file| self.keep_target(file));
         let (mut all, mut seen, mut files) = (Named::default(), BTreeSet::new(), files);
         for _ in 0..=MAX_DEPTH {
@@ -184,7 +198,7 @@ impl<'d> Search<'d> {
                 if !seen.insert(file.clone()) {
                     continue;
                 }
-                let own = self.config(&file);
+                let own = self.config(&file, read);
                 all.hooks.extend(own.hooks());
                 all.templates.extend(own.templates());
                 let programs = own.settings().filter(|one| one.command().is_some());

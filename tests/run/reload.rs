@@ -239,6 +239,39 @@ fn what_nobody_shows_cannot_be_reloaded() {
     assert!(text(&out.stderr).contains("no server of this user shows `/nowhere`"), "{}", all(&out));
 }
 
+/// A preset is fitted to DIR again, where CMD may have made a repository that names files of anybody.
+#[test]
+fn a_repository_that_names_files_out_of_reach_does_not_keep_a_preset_from_a_reload() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let out = tollgate()
+        .args(["mount", "--daemon", "--sandbox", "strict", "--policy", "agent"])
+        .args([project.path("dir"), project.path("mnt")])
+        .output()
+        .unwrap();
+    let _daemon = Daemon(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    let out = reload(&project);
+    assert!(out.status.success() && !all(&out).contains("warning"), "{}", all(&out));
+    let repository = |name: &str| {
+        let git = project.path("mnt").join(name).join(".git");
+        fs::create_dir_all(git.join("hooks")).unwrap();
+        fs::write(git.join("HEAD"), "x").unwrap();
+        git
+    };
+    let include = "[include]\npath = /etc/hostname\n";
+    fs::write(repository("settings").join("config"), include).unwrap();
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+    assert!(text(&out.stdout).contains("warning: `"), "{}", all(&out));
+    let hook = repository("hooks").join("hooks/pre-commit");
+    std::os::unix::fs::symlink("/etc/hostname", hook).unwrap();
+    let out = reload(&project);
+    assert!(out.status.success(), "{}", all(&out));
+}
+
 /// A daemon leaves the directory that a relative name was meant from.
 #[test]
 fn a_daemon_finds_a_policy_with_a_relative_name_again() {
