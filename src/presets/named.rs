@@ -1,11 +1,12 @@
 //! The files that a command line names, and that git runs with it.
 
 use std::ffi::OsStr;
-use std::io::Read;
+use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use crate::files;
 use crate::git::{self, FILLED_IN, Role, Setting, Word};
 
 /// Largest hook that is read, in bytes.
@@ -70,7 +71,7 @@ pub(super) struct Files {
 
 impl Files {
     const NONE: Self = Self { paths: Vec::new(), whole: true };
-    const TOO_LONG: Self = Self { paths: Vec::new(), whole: false };
+    const NOT_READ: Self = Self { paths: Vec::new(), whole: false };
 }
 
 /// The files that a setting has git start or hand to a program, where `top` is the directory that
@@ -138,15 +139,19 @@ fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
 
 /// The files that the shell script `hook` runs, there or not; none of what is no shell script.
 pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
-    let Some(text) = shell_script(hook) else { return Files::NONE };
+    let text = match shell_script(hook) {
+        Ok(text) => text,
+        Err(error) if files::is_unread(&error) => return Files::NOT_READ,
+        Err(_) => return Files::NONE,
+    };
     if text.len() as u64 > MAX_LEN {
-        return Files::TOO_LONG;
+        return Files::NOT_READ;
     }
     let directory = std::fs::canonicalize(hook).ok();
     let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
     let words = git::words(&text);
     let Some(places) = entered(&words, &[top.to_owned(), directory.to_owned()]) else {
-        return Files::TOO_LONG;
+        return Files::NOT_READ;
     };
     let run = with_commands(&words).filter(|(word, _)| word.role != Role::Argument);
     let (mut found, mut looked_at) = (Vec::new(), 0);
@@ -201,18 +206,17 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Option<Vec<PathBuf>> {
     Some(places)
 }
 
-/// The text of a file that a shell reads; of a longer one the first bytes, one more than [`MAX_LEN`].
-fn shell_script(file: &Path) -> Option<Vec<u8>> {
-    let meta = std::fs::metadata(file).ok()?;
-    if !meta.is_file() || file.extension() == Some(OsStr::new("sample")) {
-        return None;
+/// The text of a file that a shell reads, empty for others; of a longer one the first bytes, one more than
+/// [`MAX_LEN`].
+fn shell_script(file: &Path) -> io::Result<Vec<u8>> {
+    if file.extension() == Some(OsStr::new("sample")) {
+        return Ok(Vec::new());
     }
-    let mut text = Vec::new();
-    std::fs::File::open(file).ok()?.take(MAX_LEN + 1).read_to_end(&mut text).ok()?;
+    let text = files::read_head(file, MAX_LEN + 1)?;
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // Without a first line that names an interpreter, a shell reads it.
     let is_shell = !first.starts_with(b"#!") || first.windows(2).any(|two| two == b"sh");
-    (is_shell && !text.contains(&0)).then_some(text)
+    Ok(if is_shell && !text.contains(&0) { text } else { Vec::new() })
 }
 
 /// The paths that a word may stand for.
@@ -262,4 +266,34 @@ fn is_built(path: &Path, top: &Path) -> bool {
 fn will_be_built(path: &Path, top: &Path) -> bool {
     let inside = path.strip_prefix(top).unwrap_or(path);
     is_built(path, top) || inside.components().any(|part| part.as_os_str() == "vendor")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+    use std::time::Duration;
+
+    use rustix::fs::{CWD, FileType, Mode, RenameFlags, mknodat, renameat_with};
+
+    use super::*;
+
+    /// Opening a FIFO would wait for its writer, and CMD can put one in the place of a hook at any moment.
+    #[test]
+    fn a_hook_that_becomes_a_fifo_meanwhile_holds_up_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let (hook, fifo) = (dir.path().join("pre-commit"), dir.path().join("fifo"));
+        std::fs::write(&hook, "tools/x\n").unwrap();
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let (sender, receiver) = channel();
+        let (looked_at, top) = (hook.clone(), dir.path().to_owned());
+        std::thread::spawn(move || {
+            (0..20_000).for_each(|_| drop(by_hook(&looked_at, &top)));
+            sender.send(())
+        });
+        let begun = std::time::Instant::now();
+        while receiver.try_recv().is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(30), "it waits for a writer");
+            renameat_with(CWD, &hook, CWD, &fifo, RenameFlags::EXCHANGE).unwrap();
+        }
+    }
 }
