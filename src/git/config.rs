@@ -11,9 +11,13 @@ use crate::files;
 /// Largest file that is read, in bytes.
 const MAX_LEN: u64 = 1 << 20;
 
-/// The settings of one or more files, in their order.
+/// The settings of a file, in their order.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Config(Vec<Setting>);
+pub(crate) struct Config {
+    settings: Vec<Setting>,
+    /// Of the file, in bytes.
+    len: usize,
+}
 
 impl Config {
     /// Reads a file of a repository; one that is missing, too large, or cannot be read has no settings.
@@ -26,7 +30,7 @@ impl Config {
     /// # Errors
     /// As [`files::read_at_most`].
     pub(crate) fn try_read(file: &Path) -> io::Result<Self> {
-        Ok(Self(syntax::parse(&files::read_at_most(file, MAX_LEN - 1)?)))
+        Ok(Self::parse(&files::read_at_most(file, MAX_LEN - 1)?))
     }
 
     /// The same of a file of the user's. One that may not be read has no settings, as for git.
@@ -36,8 +40,17 @@ impl Config {
     pub(crate) fn try_read_own(file: &Path) -> io::Result<Self> {
         match files::read_own_at_most(file, MAX_LEN - 1) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(Self::default()),
-            read => Ok(Self(syntax::parse(&read?))),
+            read => Ok(Self::parse(&read?)),
         }
+    }
+
+    fn parse(text: &[u8]) -> Self {
+        Self { settings: syntax::parse(text), len: text.len() }
+    }
+
+    /// How long the file is, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether the file is there and too large to be read.
@@ -79,7 +92,7 @@ impl Config {
 
     /// All settings, in their order.
     pub(crate) fn settings(&self) -> impl Iterator<Item = &Setting> {
-        self.0.iter()
+        self.settings.iter()
     }
 
     /// The values of `section.key` in lower case, in their order.
@@ -88,13 +101,13 @@ impl Config {
         let wanted = move |one: &&Setting| {
             one.section == section && one.subsection.is_none() && one.key == key
         };
-        self.0.iter().filter(wanted).map(|one| one.value.as_os_str())
+        self.settings.iter().filter(wanted).map(|one| one.value.as_os_str())
     }
 
     /// The values of `key` in every subsection of `section`.
     pub(crate) fn values_of_any(&self, section: &str, key: &str) -> impl Iterator<Item = &OsStr> {
         let wanted = move |one: &&Setting| one.section == section && one.key == key;
-        self.0.iter().filter(wanted).map(|one| one.value.as_os_str())
+        self.settings.iter().filter(wanted).map(|one| one.value.as_os_str())
     }
 }
 
@@ -123,10 +136,10 @@ mod tests {
 
     #[test]
     fn values_are_found_by_name() {
-        let config = Config(syntax::parse(
+        let config = Config::parse(
             b"[core]\n\tbare = false # no\n\tHooksPath = \"a ; b\" ; c\n[submodule \"x y\"]\npath=p\n\
               [alias]\n  st = status\n[core]\nhookspath = two\n",
-        ));
+        );
         assert_eq!(config.values("core.hookspath").collect::<Vec<_>>(), ["a ; b", "two"]);
         assert_eq!(config.values_of_any("submodule", "path").collect::<Vec<_>>(), ["p"]);
         assert_eq!(config.values("core.bare").collect::<Vec<_>>(), ["false"]);

@@ -1,6 +1,7 @@
 //! The built-in policies. Each is a file below `presets/`; lines such as `# %SECRETS%` stand for
 //! the parts that several of them share.
 
+mod budget;
 mod fit;
 mod gathered;
 mod named;
@@ -16,6 +17,7 @@ use tollgate_policy::Policy;
 
 use crate::escape::shown;
 
+pub(crate) use budget::Budget;
 pub(crate) use fit::{Findings, Suits, look};
 pub(crate) use quote::{escape_glob, toml_string};
 pub(crate) use run_later::files_run;

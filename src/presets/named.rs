@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use super::budget::Budget;
 use crate::files;
 use crate::git::{self, FILLED_IN, Role, Setting, Word};
 
@@ -76,20 +77,20 @@ impl Files {
 
 /// The files that a setting has git start or hand to a program, where `top` is the directory that
 /// git starts it in. One that is not there counts if it would be run.
-pub(super) fn by_setting(setting: &Setting, top: &Path) -> Files {
+pub(super) fn by_setting(setting: &Setting, top: &Path, budget: &Budget) -> Files {
     let Some(line) = setting.command() else { return Files::NONE };
     // Some programs are started without a shell, by a path that may have blanks.
     let whole = has_slash(line).then(|| top.join(OsStr::from_bytes(line)));
     let mut found: Vec<_> = whole.into_iter().filter(|path| path.is_file()).collect();
     let mut looked_at = 0;
     let words = git::words(line);
-    let Some(places) = entered(&words, &[top.to_owned()]) else {
+    let Some(places) = entered(&words, &[top.to_owned()], budget) else {
         return Files { paths: found, whole: false };
     };
     for (word, command) in with_commands(&words) {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
             looked_at += 1;
-            if looked_at > MAX_LOOKED_AT {
+            if looked_at > MAX_LOOKED_AT || !budget.look_at(&path) {
                 return Files { paths: found, whole: false };
             }
             let is_meant = match std::fs::metadata(&path) {
@@ -138,8 +139,11 @@ fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
 }
 
 /// The files that the shell script `hook` runs, there or not; none of what is no shell script.
-pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
-    let text = match shell_script(hook) {
+pub(super) fn by_hook(hook: &Path, top: &Path, budget: &Budget) -> Files {
+    if !budget.look_at(hook) {
+        return Files::NOT_READ;
+    }
+    let text = match shell_script(hook, budget) {
         Ok(text) => text,
         Err(error) if files::is_unread(&error) => return Files::NOT_READ,
         Err(_) => return Files::NONE,
@@ -150,7 +154,7 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
     let directory = std::fs::canonicalize(hook).ok();
     let directory = directory.as_deref().and_then(Path::parent).unwrap_or(top);
     let words = git::words(&text);
-    let Some(places) = entered(&words, &[top.to_owned(), directory.to_owned()]) else {
+    let Some(places) = entered(&words, &[top.to_owned(), directory.to_owned()], budget) else {
         return Files::NOT_READ;
     };
     let run = with_commands(&words).filter(|(word, _)| word.role != Role::Argument);
@@ -158,7 +162,7 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
     for (word, command) in run {
         for path in paths(word).iter().flat_map(|path| places.iter().map(move |at| at.join(path))) {
             looked_at += 1;
-            if looked_at > MAX_LOOKED_AT {
+            if looked_at > MAX_LOOKED_AT || !budget.look_at(&path) {
                 return Files { paths: found, whole: false };
             }
             let is_run = match std::fs::metadata(&path) {
@@ -176,21 +180,22 @@ pub(super) fn by_hook(hook: &Path, top: &Path) -> Files {
 
 /// The directories that commands may be started in: those given, and those that `cd` leads to, there or not.
 /// None where there are more of it than are looked at.
-fn entered(words: &[Word], from: &[PathBuf]) -> Option<Vec<PathBuf>> {
+fn entered(words: &[Word], from: &[PathBuf], budget: &Budget) -> Option<Vec<PathBuf>> {
     let mut places = from.to_vec();
     let changes = |word: &Word| {
         word.role == Role::Command && matches!(word.text.as_slice(), b"cd" | b"pushd" | b"chdir")
     };
     let changing = words.iter().enumerate().filter(|(_, word)| changes(word));
     for (number, (at, command)) in changing.enumerate() {
-        if number == MAX_CHANGES {
+        if number == MAX_CHANGES || budget.is_spent() {
             return None;
         }
         // Between it and its word stand those of a command that is filled in.
         for word in words[at + 1..].iter().take(MAX_FILLED_IN) {
             let paths = paths(word);
             let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
-            let next: Vec<_> = next.filter(|path| path.is_dir()).take(MAX_PLACES).collect();
+            let is_there = |path: &PathBuf| budget.look_at(path) && path.is_dir();
+            let next: Vec<_> = next.filter(is_there).take(MAX_PLACES).collect();
             places.extend(next);
             places.truncate(MAX_PLACES);
         }
@@ -199,7 +204,8 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Option<Vec<PathBuf>> {
         let named = named.find(|word| !word.text.starts_with(b"-"));
         let paths = named.map(paths).unwrap_or_default();
         let next = paths.iter().flat_map(|path| places.iter().map(move |at| at.join(path)));
-        let missing: Vec<_> = next.filter(|path| path.symlink_metadata().is_err()).collect();
+        let is_missing = |path: &PathBuf| budget.look_at(path) && path.symlink_metadata().is_err();
+        let missing: Vec<_> = next.filter(is_missing).collect();
         places.extend(missing);
         places.truncate(MAX_PLACES);
     }
@@ -208,7 +214,7 @@ fn entered(words: &[Word], from: &[PathBuf]) -> Option<Vec<PathBuf>> {
 
 /// The text of a file that a shell reads, empty for others; of a longer one the first bytes, one more than
 /// [`MAX_LEN`].
-fn shell_script(file: &Path) -> io::Result<Vec<u8>> {
+fn shell_script(file: &Path, budget: &Budget) -> io::Result<Vec<u8>> {
     if file.extension() == Some(OsStr::new("sample")) {
         return Ok(Vec::new());
     }
@@ -216,7 +222,10 @@ fn shell_script(file: &Path) -> io::Result<Vec<u8>> {
     let first = text.split(|byte| *byte == b'\n').next().unwrap_or_default();
     // Without a first line that names an interpreter, a shell reads it.
     let is_shell = !first.starts_with(b"#!") || first.windows(2).any(|two| two == b"sh");
-    Ok(if is_shell && !text.contains(&0) { text } else { Vec::new() })
+    let is_read = is_shell && !text.contains(&0);
+    // What has no words takes less time.
+    budget.has_read(if is_read { text.len() } else { text.len() / 16 });
+    Ok(if is_read { text } else { Vec::new() })
 }
 
 /// The paths that a word may stand for.
@@ -287,7 +296,8 @@ mod tests {
         let (sender, receiver) = channel();
         let (looked_at, top) = (hook.clone(), dir.path().to_owned());
         std::thread::spawn(move || {
-            (0..20_000).for_each(|_| drop(by_hook(&looked_at, &top)));
+            let look = |_| drop(by_hook(&looked_at, &top, &Budget::default()));
+            (0..20_000).for_each(look);
             sender.send(())
         });
         let begun = std::time::Instant::now();

@@ -3,11 +3,14 @@
 use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
+use super::budget::Budget;
+
 /// Links that are followed on the way to one file, as by the kernel.
 const MAX_LINKS: usize = 40;
 
-/// The links that lead to an absolute path, and what it is without them, there or not.
-pub(super) fn places(path: &Path) -> Vec<PathBuf> {
+/// The links that lead to an absolute path, and what it is without them, there or not. What the budget has no
+/// room for is taken for no link.
+pub(super) fn places(path: &Path, budget: &Budget) -> Vec<PathBuf> {
     let (mut links, mut real) = (Vec::new(), PathBuf::from("/"));
     let names = |path: &Path| -> Vec<OsString> {
         path.components().rev().map(|part| part.as_os_str().to_owned()).collect()
@@ -20,8 +23,9 @@ pub(super) fn places(path: &Path) -> Vec<PathBuf> {
             // The first of an absolute path is `/`.
             real.join(&name)
         };
-        match std::fs::read_link(&next) {
-            Ok(target) if links.len() < MAX_LINKS => {
+        let target = budget.look_at(&next).then(|| std::fs::read_link(&next));
+        match target {
+            Some(Ok(target)) if links.len() < MAX_LINKS => {
                 links.push(next);
                 pending.extend(names(&target));
             }
@@ -32,10 +36,13 @@ pub(super) fn places(path: &Path) -> Vec<PathBuf> {
     links
 }
 
-/// The paths of what is in a directory.
-pub(super) fn names_in(directory: &Path) -> Vec<PathBuf> {
+/// The paths of what is in a directory, as many as the budget has room for.
+pub(super) fn names_in(directory: &Path, budget: &Budget) -> Vec<PathBuf> {
+    if !budget.look_at(directory) {
+        return Vec::new();
+    }
     let entries = std::fs::read_dir(directory).ok().into_iter().flatten().flatten();
-    entries.map(|entry| entry.path()).collect()
+    entries.take_while(|_| budget.list()).map(|entry| entry.path()).collect()
 }
 
 /// The path relative to `dir`, if it lies in it; without `.` and `..`.

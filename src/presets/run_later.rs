@@ -1,10 +1,11 @@
 //! What runs later outside, by the repositories in a directory: their hooks and settings, the
 //! programs that those name, and the links that say where they are.
 
-use std::collections::BTreeSet;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
+use super::budget::Budget;
 use super::gathered::Gathered;
 use super::named;
 use super::places::{beneath, names_in, places};
@@ -23,6 +24,8 @@ const OF_THEIR_SUBMODULES: &str =
 const MAX_DEPTH: usize = 10;
 /// Files that are looked at in a directory of hooks; git has names for about 30.
 const MAX_HOOKS: usize = 256;
+/// What is read of a file of settings that is too large, in bytes.
+const MAX_READ: usize = 1 << 20;
 /// Submodules that are kept of one list.
 const MAX_MODULES: usize = 4096;
 
@@ -43,7 +46,8 @@ pub(crate) struct RunLater {
 /// Looks at the repository of `dir`, at the one that it is in, and at those below it.
 pub(super) fn look(dir: &Path) -> RunLater {
     let Ok(dir) = std::fs::canonicalize(dir) else { return RunLater::default() };
-    let mut found = Search::of(&dir);
+    let budget = Budget::default();
+    let mut found = Search::of(&dir, &budget);
     let of_user = Config::files_of_user();
     of_user
         .iter()
@@ -61,31 +65,35 @@ pub(super) fn look(dir: &Path) -> RunLater {
     for inside in &below.bare {
         found.repository(&dir.join(inside), &Repository::bare(&dir.join(inside)));
     }
-    RunLater::from(found.found, below.whole && found.whole)
+    RunLater::from(found.found, below.whole && found.whole && !budget.is_spent())
 }
 
 /// The files that git runs in the working tree `top`, by the hooks and settings of its repository and
 /// by those of the user, and the directories of hooks; there or not, as they are named. None where they
-/// are too many.
-pub(crate) fn files_run(top: &Path, repository: &Repository) -> Option<Vec<PathBuf>> {
+/// are too many. The budget is for all of whom it is asked.
+pub(crate) fn files_run(
+    top: &Path,
+    repository: &Repository,
+    budget: &Budget,
+) -> Option<Vec<PathBuf>> {
     let common = repository.common_dir();
-    let mut search = Search::of(top);
+    let mut search = Search::of(top, budget);
     let of_user = search.settings(Config::files_of_user(), Config::try_read_own);
     let own = search.settings(vec![common.join("config")], Config::try_read);
     let named = [own, of_user];
     let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
     let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
-    let hooks = files.iter().flat_map(|path| names_in(path));
+    let hooks = files.iter().flat_map(|path| names_in(path, budget));
     let hooks: Vec<_> = hooks.take(MAX_HOOKS + 1).collect();
     if hooks.len() > MAX_HOOKS {
         return None;
     }
-    let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top));
+    let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top, budget));
     let programs = named.iter().flat_map(|all| &all.programs);
-    for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top))) {
+    for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top, budget))) {
         files.extend(found.whole.then_some(found.paths)?);
     }
-    Some(files)
+    (!budget.is_spent()).then_some(files)
 }
 
 /// How a file of settings is read: [`Config::try_read`], or [`Config::try_read_own`].
@@ -93,6 +101,7 @@ type Reader = fn(&Path) -> std::io::Result<Config>;
 
 struct Search<'d> {
     dir: &'d Path,
+    budget: &'d Budget,
     /// What the user has set for every repository.
     of_user: Named,
     found: Gathered,
@@ -110,9 +119,24 @@ struct Named {
     programs: Vec<Setting>,
 }
 
+impl Named {
+    /// Each once: a file may name the same one in each of its lines.
+    fn once(mut self) -> Self {
+        let mut seen = HashSet::new();
+        self.hooks.retain(|path| seen.insert(path.clone()));
+        seen.clear();
+        self.templates.retain(|path| seen.insert(path.clone()));
+        let mut seen = HashSet::new();
+        self.programs
+            .retain(|one| seen.insert((one.is_alias(), one.command().map(<[u8]>::to_vec))));
+        self
+    }
+}
+
 impl<'d> Search<'d> {
-    fn of(dir: &'d Path) -> Self {
-        Self { dir, of_user: Named::default(), found: Gathered::default(), whole: true }
+    fn of(dir: &'d Path, budget: &'d Budget) -> Self {
+        let (of_user, found) = (Named::default(), Gathered::default());
+        Self { dir, budget, of_user, found, whole: true }
     }
 
     /// A directory with a `.git`, which is a repository or leads to one.
@@ -138,9 +162,16 @@ impl<'d> Search<'d> {
 
     /// The settings of a file. One that is too large, or cannot be read, has none here, and that is said.
     fn config(&mut self, file: &Path, read: Reader) -> Config {
+        if !self.budget.look_at(file) {
+            return Config::default();
+        }
         let config = read(file);
-        self.whole &= !config.as_ref().is_err_and(files::is_unread);
-        config.unwrap_or_default()
+        let is_unread = config.as_ref().is_err_and(files::is_unread);
+        self.whole &= !is_unread;
+        let config = config.unwrap_or_default();
+        // One that is too large was read before that was known.
+        self.budget.has_read(if is_unread { MAX_READ } else { config.len() });
+        config
     }
 
     /// Looks whether a file that says where a repository is can be read.
@@ -168,9 +199,11 @@ impl<'d> Search<'d> {
         for all in [own, self.of_user.clone()] {
             all.hooks.iter().for_each(|path| self.hooks(&top.join(path), top, common));
             all.templates.iter().for_each(|path| self.keep(&top.join(path)));
-            all.programs.iter().for_each(|one| self.named(|| named::by_setting(one, top)));
+            for program in &all.programs {
+                self.named(|budget| named::by_setting(program, top, budget));
+            }
         }
-        for name in names_in(&common.join("worktrees")) {
+        for name in names_in(&common.join("worktrees"), self.budget) {
             self.keep(&name.join("commondir"));
             // Without it git takes the working tree for removed, and forgets its HEAD.
             let place = name.join("gitdir");
@@ -187,12 +220,17 @@ impl<'d> Search<'d> {
     /// Keeps what these settings link to and include, and returns what all of them name.
     fn settings(&mut self, files: Vec<PathBuf>, read: Reader) -> Named {
         files.iter().for_each(|file| self.keep_target(file));
-        let (mut all, mut seen, mut files) = (Named::default(), BTreeSet::new(), files);
+        let (mut all, mut files) = (Named::default(), files);
+        let (mut asked_for, mut seen) = (HashSet::new(), HashSet::new());
         for _ in 0..=MAX_DEPTH {
             for file in std::mem::take(&mut files) {
                 // git takes a relative path from where the file is named, not from where a link
                 // in its place leads.
                 let Some((directory, name)) = file.parent().zip(file.file_name()) else { continue };
+                // Before links are followed: it may be named many times.
+                if !asked_for.insert(file.clone()) || !self.budget.look_at(&file) {
+                    continue;
+                }
                 let Ok(directory) = std::fs::canonicalize(directory) else { continue };
                 let file = directory.join(name);
                 if !seen.insert(file.clone()) {
@@ -205,14 +243,17 @@ impl<'d> Search<'d> {
                 all.programs.extend(programs.cloned());
                 files.extend(own.included().map(|path| directory.join(path)));
             }
+            let mut once = HashSet::new();
+            files.retain(|file| once.insert(file.clone()));
             files.iter().for_each(|file| self.keep(file));
         }
-        all
+        all.once()
     }
 
     /// A directory of hooks, which may be links, and what they run.
     fn hooks(&mut self, directory: &Path, top: &Path, common: &Path) {
-        let real = |path: &Path| places(path).pop().unwrap_or_default();
+        let budget = self.budget;
+        let real = |path: &Path| places(path, budget).pop().unwrap_or_default();
         let own = real(directory);
         let is_default = directory == common.join("hooks") || own == real(common).join("hooks");
         if own == self.dir || own == real(common) {
@@ -225,14 +266,14 @@ impl<'d> Search<'d> {
             // Husky's; the hooks in it run those of the same name beside it.
             let beside = own.parent().unwrap_or(&own);
             self.keep(beside);
-            self.named_by_hooks(names_in(beside), top);
+            self.named_by_hooks(names_in(beside, budget), top);
         }
         if is_default {
             self.keep_target(directory);
         } else {
             self.keep(directory);
         }
-        self.named_by_hooks(names_in(directory), top);
+        self.named_by_hooks(names_in(directory, budget), top);
     }
 
     /// First those that git starts: others in the directory may be many, and are what hooks may start.
@@ -242,14 +283,14 @@ impl<'d> Search<'d> {
         self.whole &= hooks.len() <= MAX_HOOKS;
         for hook in hooks.iter().take(MAX_HOOKS) {
             self.keep_target(hook);
-            self.named(|| named::by_hook(hook, top));
+            self.named(|budget| named::by_hook(hook, top, budget));
         }
     }
 
     /// Keeps the files that a command line names. It is not read any more where there is no room left.
-    fn named(&mut self, files: impl FnOnce() -> named::Files) {
-        if !self.found.is_full() {
-            let files = files();
+    fn named(&mut self, files: impl FnOnce(&Budget) -> named::Files) {
+        if !self.found.is_full() && !self.budget.is_spent() {
+            let files = files(self.budget);
             self.whole &= files.whole;
             files.paths.iter().for_each(|file| self.keep(file));
         }
@@ -258,7 +299,7 @@ impl<'d> Search<'d> {
     /// Keeps a path, and the links on the way to it.
     fn keep(&mut self, path: &Path) {
         if !self.found.is_full() {
-            places(path).iter().for_each(|place| self.place(place));
+            places(path, self.budget).iter().for_each(|place| self.place(place));
         }
     }
 
@@ -275,7 +316,7 @@ impl<'d> Search<'d> {
     fn keep_target(&mut self, path: &Path) {
         if path.symlink_metadata().is_ok_and(|meta| meta.is_symlink()) {
             let own = beneath(self.dir, path);
-            let places = places(path);
+            let places = places(path, self.budget);
             let others = places.iter().filter(|place| beneath(self.dir, place) != own);
             others.for_each(|place| self.place(place));
         }
@@ -504,7 +545,7 @@ mod tests {
         // Others may be what the hooks start.
         assert!(!found.whole);
         let repository = Repository::at(tree.0.path()).unwrap();
-        assert!(files_run(tree.0.path(), &repository).is_none());
+        assert!(files_run(tree.0.path(), &repository, &Budget::default()).is_none());
     }
 
     /// Each may lead to another directory.
@@ -517,6 +558,39 @@ mod tests {
         assert!(look(tree.0.path()).whole);
         tree.write(".git/hooks/pre-commit", &"cd f\n".repeat(200_000));
         assert!(!look(tree.0.path()).whole);
+    }
+
+    /// A file may name one directory of hooks in each of its lines, and so may another file.
+    #[test]
+    fn what_is_named_again_is_looked_into_once() {
+        let tree = Tree::new();
+        tree.repository(".git");
+        let lines = "hooksPath = hooks\nfsmonitor = ./run a=b\n".repeat(20_000);
+        tree.write(".git/config", &format!("[core]\n{lines}"));
+        tree.write("hooks/pre-commit", &"sh tools/lint.sh a=b\n".repeat(500));
+        assert_eq!(tree.found().0, ["hooks", "run", "tools/lint.sh"]);
+    }
+
+    /// Whoever writes in the directory must not hold up who looks at it.
+    #[test]
+    fn all_that_is_looked_into_has_a_limit_and_that_is_said() {
+        let tree = Tree::new();
+        tree.repository("a/.git");
+        let hook = (0..1024).map(|number| format!("cd x=c{number}\n")).collect::<String>();
+        let mut config = "[core]\n".to_owned();
+        for number in 0..24 {
+            tree.write(&format!("a/h{number}/pre-commit"), &hook);
+            config += &format!("hooksPath = h{number}\n");
+        }
+        tree.write("a/.git/config", &config);
+        tree.repository("b/.git");
+        let found = look(tree.0.path());
+        assert!(!found.whole);
+        // What takes no look is found all the same.
+        assert_eq!(found.repositories, [Path::new("a/.git"), Path::new("b/.git")]);
+        let repository = Repository::at(&tree.0.path().join("a")).unwrap();
+        let budget = Budget::default();
+        assert!(files_run(&tree.0.path().join("a"), &repository, &budget).is_none());
     }
 
     /// As git reads them: from the directory of each file, in any depth.

@@ -1,6 +1,7 @@
 //! The server's side while CMD runs: messages, signals, and those who join.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -23,6 +24,7 @@ use super::wire::{Channel, Message, Received};
 use crate::cli::RunArgs;
 use crate::escape::{escaped, shown};
 use crate::git::IndexesBefore;
+use crate::presets::{Budget, files_run};
 use crate::sandbox::Ender;
 use crate::serve::{Common, Server};
 use crate::sys::SignalFd;
@@ -106,7 +108,9 @@ impl Running {
         servers.dir.finish();
         // Others may have moved it; that it cannot be reached was said.
         let left = now.map_or_else(Vec::new, |now| {
-            crate::git::left_behind(&now, begin, crate::presets::files_run)
+            let budget = Budget::default();
+            let run = |top: &Path, repository: &_| files_run(top, repository, &budget);
+            crate::git::left_behind(&now, begin, run)
         });
         left.iter().for_each(|line| messages::warn(line));
         let raised = raised.iter().filter_map(|dir| raised::left_behind(dir, begin));
