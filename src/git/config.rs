@@ -99,14 +99,14 @@ impl Config {
     pub(crate) fn values(&self, name: &str) -> impl Iterator<Item = &OsStr> {
         let (section, key) = name.split_once('.').unwrap_or((name, ""));
         let wanted = move |one: &&Setting| {
-            one.section == section && one.subsection.is_none() && one.key == key
+            *one.section == *section && one.subsection.is_none() && one.key == key
         };
         self.settings.iter().filter(wanted).map(|one| one.value.as_os_str())
     }
 
     /// The values of `key` in every subsection of `section`.
     pub(crate) fn values_of_any(&self, section: &str, key: &str) -> impl Iterator<Item = &OsStr> {
-        let wanted = move |one: &&Setting| one.section == section && one.key == key;
+        let wanted = move |one: &&Setting| *one.section == *section && one.key == key;
         self.settings.iter().filter(wanted).map(|one| one.value.as_os_str())
     }
 }

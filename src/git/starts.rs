@@ -9,7 +9,7 @@ impl Setting {
     /// starts nothing, and where it names a file or a directory for git itself.
     pub(crate) fn command(&self) -> Option<&[u8]> {
         let is_path = matches!(
-            (self.section.as_str(), self.key.as_str()),
+            (&*self.section, self.key.as_str()),
             ("core", "hookspath") | ("include" | "includeif", "path") | ("init", "templatedir")
         );
         let value = self.value.as_bytes();
@@ -19,14 +19,14 @@ impl Setting {
 
     /// Whether it is a command of the user's own, which may be about any file.
     pub(crate) fn is_alias(&self) -> bool {
-        self.section == "alias"
+        &*self.section == "alias"
     }
 }
 
 /// Whether git, or a tool of git's, starts what this setting says.
 pub(super) fn starts_program(setting: &Setting) -> bool {
     let value = setting.value.to_string_lossy();
-    let (section, key) = (setting.section.as_str(), setting.key.as_str());
+    let (section, key) = (&*setting.section, setting.key.as_str());
     match (section, key) {
         ("core", "fsmonitor") => !is_boolean(&value),
         ("core", "hookspath" | "sshcommand" | "pager" | "editor" | "askpass" | "gitproxy") => true,

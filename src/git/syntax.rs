@@ -3,13 +3,17 @@
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::sync::Arc;
+
+/// What is shown of each part of a setting's name, in characters.
+const MAX_NAME_LEN: usize = 256;
 
 /// One setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// In lower case.
-    pub(super) section: String,
-    pub(super) subsection: Option<String>,
+    /// In lower case. Shared by all settings in it, of which there may be as many as its name has bytes.
+    pub(super) section: Arc<str>,
+    pub(super) subsection: Option<Arc<str>>,
     /// In lower case.
     pub(super) key: String,
     /// `true` for a key alone.
@@ -17,13 +21,20 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// `section.key` or `section.subsection.key`.
+    /// `section.key` or `section.subsection.key`, each part as far as a message shows it.
     pub(super) fn name(&self) -> String {
-        match &self.subsection {
-            Some(subsection) => format!("{}.{subsection}.{}", self.section, self.key),
-            None => format!("{}.{}", self.section, self.key),
+        let (section, key) = (begin(&self.section), begin(&self.key));
+        match self.subsection.as_deref().map(begin) {
+            Some(subsection) => format!("{section}.{subsection}.{key}"),
+            None => format!("{section}.{key}"),
         }
     }
+}
+
+/// The first characters of a text.
+fn begin(text: &str) -> &str {
+    let end = text.char_indices().nth(MAX_NAME_LEN).map_or(text.len(), |(at, _)| at);
+    &text[..end]
 }
 
 /// The settings in a text, in their order.
@@ -31,7 +42,7 @@ pub(super) fn parse(text: &[u8]) -> Vec<Setting> {
     let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut reader = Reader { rest: text, last: b'\n', ended: false };
     let mut settings = Vec::new();
-    let (mut section, mut subsection) = (String::new(), None);
+    let (mut section, mut subsection) = (Arc::from(""), None);
     loop {
         let byte = reader.next();
         if reader.ended {
@@ -40,12 +51,12 @@ pub(super) fn parse(text: &[u8]) -> Vec<Setting> {
         match byte {
             byte if is_space(byte) => {}
             b'[' => match reader.head() {
-                Some(head) => (section, subsection) = head,
+                Some((name, below)) => (section, subsection) = (name.into(), below.map(Arc::from)),
                 None => reader.skip_line(),
             },
             byte if byte.is_ascii_alphabetic() => match reader.setting(byte) {
                 Some((key, value)) => settings.push(Setting {
-                    section: section.clone(),
+                    section: Arc::clone(&section),
                     subsection: subsection.clone(),
                     key,
                     value: OsString::from_vec(value),

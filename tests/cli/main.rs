@@ -1,6 +1,7 @@
 //! The command line's answers to bad input, and what needs no mount.
 
 mod policy;
+mod repositories;
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
