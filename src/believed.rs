@@ -1,19 +1,29 @@
-//! Which control sockets are out of reach of every CMD of a `run`: what answers at others may be
-//! anything, and may be something else at the next question.
+//! Where control sockets are, and which are out of reach of every CMD of a `run`: what answers at others
+//! may be anything, and may be something else at the next question.
 
 use std::path::Path;
 
-use crate::control::{self, Guest};
+use tollgate_control::Directory;
+
+/// The name of this user's directory of sockets. Programs with work queues put theirs there, too.
+pub(crate) const DIRECTORY: &str = "tollgate";
+/// Where servers of root have sockets for CMD's user, if that is another one (`run --user`).
+pub(crate) const OF_GUESTS: &str = "/run/tollgate-users";
+
+/// Where this user's sockets are.
+pub(crate) fn directory() -> Directory {
+    Directory::of_user(DIRECTORY)
+}
 
 /// Whether what answers at this socket is a server for certain, or something that has no server outside
 /// of this process's `run` in its hands.
 pub(crate) fn is_believed(socket: &Path) -> bool {
-    is_believed_in(control::directory().path(), socket, &is_read_only)
+    is_believed_in(directory().path(), socket, &is_read_only)
 }
 
 /// The same, or a server that answers this process as a guest, in a directory of root's.
 pub(crate) fn is_believed_or_guests(socket: &Path) -> bool {
-    is_believed(socket) || socket.starts_with(Guest::directory())
+    is_believed(socket) || socket.starts_with(OF_GUESTS)
 }
 
 /// Whether a socket lies in `top`, where no CMD of a `run` may have

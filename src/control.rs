@@ -11,18 +11,19 @@ use anyhow::bail;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use tollgate_control::{
-    ControlError, Directory, Discovery, Found, PATIENCE, Peer, Server, TIME_LIMIT, error_reply,
+    ControlError, Directory, Discovery, Found, PATIENCE, Peer, REPLY_MAX_BYTES, Server, TIME_LIMIT,
+    error_reply,
 };
 
+use crate::believed::{OF_GUESTS, is_believed_in, is_read_only};
 use crate::escape::shown;
+use crate::forged::{self, Room};
 use crate::{lingering, messages, mountinfo};
 
-/// The name of this user's directory of sockets. Programs with work queues put theirs there, too.
-pub(crate) const DIRECTORY: &str = "tollgate";
+pub(crate) use crate::believed::{DIRECTORY, directory};
+
 /// The kind of socket that a server of a view has.
 const KIND: &str = "view";
-/// Where servers of root have sockets for CMD's user, if that is another one (`run --user`).
-const OF_GUESTS: &str = "/run/tollgate-users";
 /// Set by `run --user`: those sockets, as in `PATH`.
 pub(crate) const FOR_GUEST: &str = "TOLLGATE_CONTROL";
 
@@ -101,11 +102,6 @@ mod any_path {
             Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
         })
     }
-}
-
-/// Where this user's sockets are.
-pub(crate) fn directory() -> Directory {
-    Directory::of_user(DIRECTORY)
 }
 
 /// Opens the socket of this process.
@@ -343,7 +339,8 @@ fn ask_all_in(
         (Of::Meant(is_meant), Some(reply)) => is_meant(reply),
         _ => false,
     };
-    for (found, answer) in ask_at_once(&discovery.found, request, until, is_meant) {
+    let at = directory.path().to_owned();
+    for (found, answer) in ask_at_once(at, &discovery.found, request, until, is_meant) {
         match answer {
             Ok(report) => replies.extend(report.map(|report| Report { found, report })),
             Err(error) => {
@@ -371,8 +368,9 @@ pub(crate) const AT_ONCE: usize = 64;
 const FOR_OTHERS: Duration = Duration::from_millis(250);
 
 /// Asks all servers, at the same time, until `end`; the answers, in the order of the servers. Those that did not answer
-/// in time after one that `is_meant` are left out.
+/// in time after one that `is_meant` are left out. `directory`: that of this user's sockets.
 fn ask_at_once(
+    directory: PathBuf,
     servers: &[Found],
     request: &Request,
     end: Instant,
@@ -380,12 +378,13 @@ fn ask_at_once(
 ) -> Vec<(Found, anyhow::Result<Answer>)> {
     let (sender, receiver) = channel();
     let (all, next) = (servers.to_vec(), AtomicUsize::new(0));
-    let (shared, request) = (Arc::new((all, next)), request.clone());
+    let (shared, request) = (Arc::new((all, next, Room::default())), request.clone());
     let ask = move || {
-        let (all, next) = &*shared;
+        let (all, next, room) = &*shared;
         while let Some((place, found)) = one_of(all, next) {
+            let room = (!may_be_relied_on(&directory, &found.path)).then_some(room);
             // Nobody may wait for it any more.
-            let _ = sender.send((place, ask_one(found, &request, end)));
+            let _ = sender.send((place, ask_one(found, &request, end, room)));
         }
     };
     for _ in 0..servers.len().min(AT_ONCE) {
@@ -424,13 +423,28 @@ fn one_of<'f>(all: &'f [Found], next: &AtomicUsize) -> Option<(usize, &'f Found)
 /// What a server said; `None` for one that ends just now.
 type Answer = Option<Map<String, Value>>;
 
-fn ask_one(found: &Found, request: &Request, end: Instant) -> anyhow::Result<Answer> {
-    let text = match tollgate_control::ask_until(&found.path, &line(request), end) {
+/// Whether no CMD of a `run` answers there. `directory`: that of this user's sockets.
+fn may_be_relied_on(directory: &Path, socket: &Path) -> bool {
+    is_believed_in(directory, socket, &is_read_only) || socket.starts_with(OF_GUESTS)
+}
+
+/// `room`: for the reply, where CMD of a `run` may have forged it.
+fn ask_one(
+    found: &Found,
+    request: &Request,
+    end: Instant,
+    room: Option<&Room>,
+) -> anyhow::Result<Answer> {
+    let max = room.map_or(REPLY_MAX_BYTES, |_| forged::MAX_LEN);
+    let text = match tollgate_control::ask_at_most(&found.path, &line(request), end, max) {
         Ok(text) => text,
         Err(error) if error.is_gone() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
     let shown = shown(&found.path);
+    if room.is_some_and(|room| !room.take(&text)) {
+        bail!("the server at `{shown}`: its reply is too long, or those of others were");
+    }
     match serde_json::from_str::<Value>(&text) {
         Ok(report) if report["error"].is_string() => {
             bail!("the server at `{shown}`: {}", report["error"])
@@ -448,7 +462,9 @@ fn ask_one(found: &Found, request: &Request, end: Instant) -> anyhow::Result<Ans
 /// # Errors
 /// As [`tollgate_control::ask`], and when the server replies with an error.
 pub(crate) fn metrics(socket: &Path) -> anyhow::Result<String> {
-    let text = tollgate_control::ask(socket, &line(&Request::Metrics))?;
+    let is_relied_on = may_be_relied_on(directory().path(), socket);
+    let max = if is_relied_on { REPLY_MAX_BYTES } else { forged::MAX_LEN };
+    let text = tollgate_control::ask_at_most(socket, &line(&Request::Metrics), in_time(), max)?;
     // Prometheus text is no JSON.
     let reply = serde_json::from_str::<Value>(&text).unwrap_or_default();
     if reply["error"].is_string() {
@@ -662,6 +678,31 @@ mod tests {
         let _servers = replies.map(|text| directory.serve(KIND, |_, _| text.to_owned()).unwrap());
         let survey = survey_in(&directory, Of::All).unwrap();
         assert!(survey.reports.is_empty() && survey.silent.is_empty());
+    }
+
+    /// CMD of a `run` can have many sockets in the directory that it is given, and reply what it likes.
+    #[test]
+    fn replies_that_may_be_forged_take_little_memory_and_others_as_much_as_they_need() {
+        let (_home, directory) = fixture();
+        let nested = directory.nested().unwrap();
+        let of_command = Directory::at(nested.path());
+        let numbers = |len: usize| format!(r#"{{"pid":7,"x":[{}0]}}"#, "0,".repeat(len));
+        let serve = |len: usize| {
+            let reply = numbers(len);
+            of_command.serve(KIND, move |_, _| reply.clone()).unwrap()
+        };
+        let long = serve(4 << 20);
+        assert!(survey_in(&directory, Of::All).unwrap().reports.is_empty());
+        drop(long);
+        let _forged: Vec<_> = (0..AT_ONCE).map(|_| serve(400 << 10)).collect();
+        let own = numbers(4 << 20);
+        let _own = directory.serve(KIND, move |_, _| own.clone()).unwrap();
+        let reports = survey_in(&directory, Of::All).unwrap().reports;
+        let numbers_in = |report: &Value| report["x"].as_array().unwrap().len();
+        let (own, forged): (Vec<_>, Vec<_>) =
+            reports.iter().map(numbers_in).partition(|len| *len > 4 << 20);
+        assert_eq!(own.len(), 1);
+        assert!(forged.iter().sum::<usize>() < 2 << 20, "{forged:?}");
     }
 
     #[test]

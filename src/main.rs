@@ -21,6 +21,7 @@ mod doctor;
 mod escape;
 mod explain;
 mod files;
+mod forged;
 mod git;
 mod inherited;
 mod init;

@@ -32,11 +32,24 @@ pub fn ask(path: &Path, request: &str) -> Result<String, ControlError> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_until(path: &Path, request: &str, until: Instant) -> Result<String, ControlError> {
+    ask_at_most(path, request, until, REPLY_MAX_BYTES)
+}
+
+/// The same, for who takes a reply of at most `max` bytes, and of at most [`REPLY_MAX_BYTES`].
+///
+/// # Errors
+/// As [`ask`], and a reply is longer than `max`.
+pub fn ask_at_most(
+    path: &Path,
+    request: &str,
+    until: Instant,
+    max: u64,
+) -> Result<String, ControlError> {
     if request.len() > REQUEST_MAX_BYTES || request.contains('\n') {
         return Err(ControlError::Request);
     }
     let (stream, _) = connect(path, until)?;
-    talk(&stream, request, until)
+    talk(&stream, request, until, max.min(REPLY_MAX_BYTES))
         .map_err(|source| ControlError::NoReply { path: path.to_owned(), source })
 }
 
@@ -132,13 +145,13 @@ impl Read for Timed<'_> {
     }
 }
 
-fn talk(stream: &UnixStream, request: &str, until: Instant) -> io::Result<String> {
+fn talk(stream: &UnixStream, request: &str, until: Instant, max: u64) -> io::Result<String> {
     let timed = Timed { stream, until };
     // A server that refuses may reply and hang up before the request is sent: then its reply
     // counts.
     let sent = timed.send_all(format!("{request}\n").as_bytes());
     let mut reply = Vec::new();
-    let received = timed.take(REPLY_MAX_BYTES + 2).read_to_end(&mut reply);
+    let received = timed.take(max + 2).read_to_end(&mut reply);
     if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
         return Err(silence(match reply.is_empty() {
             true => "nothing came in time",
@@ -149,8 +162,8 @@ fn talk(stream: &UnixStream, request: &str, until: Instant) -> io::Result<String
         sent.and(received)?;
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
-    if reply.len() as u64 > REPLY_MAX_BYTES + 1 {
-        let what = format!("its reply has more than {REPLY_MAX_BYTES} bytes");
+    if reply.len() as u64 > max + 1 {
+        let what = format!("its reply has more than {max} bytes");
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));
     }
     if reply.pop() != Some(b'\n') {

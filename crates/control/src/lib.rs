@@ -35,7 +35,7 @@
 //! | time for a request to arrive | [`TIME_LIMIT`] | an error reply, then as for a reply to be taken |
 //! | time for a reply to be taken | [`TIME_LIMIT`] | the server hangs up |
 //! | clients of a server at a time | [`CLIENTS_MAX`] | more wait in the kernel's backlog |
-//! | length of a reply | [`REPLY_MAX_BYTES`] | the client returns an error |
+//! | length of a reply | [`REPLY_MAX_BYTES`], or less ([`ask_at_most`]) | the client returns an error |
 //! | time for a whole reply, connection included | [`PATIENCE`] | the client returns an error |
 //! | sockets that a discovery asks | [`SERVERS_MAX`] | the rest is left out, with a report |
 //! | time for which a discovery waits, in all | [`TIME_LIMIT`] | who takes no connection is reported |
@@ -60,7 +60,7 @@ mod request;
 mod reserve;
 mod server;
 
-pub use client::{REPLY_MAX_BYTES, ask, ask_until};
+pub use client::{REPLY_MAX_BYTES, ask, ask_at_most, ask_until};
 pub use directory::{Directory, Discovery, Found, SERVERS_MAX};
 pub use error::ControlError;
 pub use nested::Nested;
