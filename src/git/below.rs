@@ -6,7 +6,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 /// Most directories that are read: some 14 us each where the kernel has them in memory, 0.5 s in all.
 const MAX_DIRECTORIES: usize = 1 << 15;
@@ -43,7 +44,7 @@ pub(crate) struct Below {
     pub(crate) bare: Vec<PathBuf>,
     /// Whether the top is one: git uses it where the `.git` beside is missing or broken.
     pub(crate) top_is_bare: bool,
-    /// Whether every directory was looked at.
+    /// Whether every directory was looked at, but for those of other users that this one may not read.
     pub(crate) whole: bool,
 }
 
@@ -53,14 +54,17 @@ pub(crate) fn below(dir: &Path) -> Below {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let Ok(top) = rustix::fs::openat(CWD, dir, flags, Mode::empty()) else { return found };
     let mut pending = VecDeque::from([PathBuf::new()]);
-    let (mut directories, mut names) = (0, 0);
+    let (mut directories, mut names, mut has_unread) = (0, 0, false);
     while let Some(path) = pending.pop_front() {
         directories += 1;
         let full = found.work_trees.len() + found.bare.len() >= MAX_FOUND;
         if directories > MAX_DIRECTORIES || names > MAX_NAMES || full {
             return found;
         }
-        let entries = entries(&top, &path);
+        let entries = entries(&top, &path).unwrap_or_else(|error| {
+            has_unread |= is_to_be_said(&top, &path, error);
+            Vec::new()
+        });
         names += entries.len();
         let is_top = path == Path::new("");
         let is_bare = is_repository(&entries);
@@ -85,8 +89,22 @@ pub(crate) fn below(dir: &Path) -> Below {
             }
         }
     }
-    found.whole = true;
+    found.whole = !has_unread;
     found
+}
+
+/// Whether there may be something in a directory that could not be read. One of another user's is read
+/// neither by git nor by CMD; CMD can have closed one of this user, and open it later.
+fn is_to_be_said(top: &OwnedFd, path: &Path, error: Errno) -> bool {
+    match error {
+        // It is gone, or something else by now, or a mount.
+        Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => false,
+        Errno::ACCESS => {
+            let found = rustix::fs::statat(top, path, AtFlags::SYMLINK_NOFOLLOW);
+            found.is_ok_and(|found| found.st_uid == rustix::process::geteuid().as_raw())
+        }
+        _ => true,
+    }
 }
 
 fn is_among(names: &[&str], name: &[u8]) -> bool {
@@ -99,19 +117,18 @@ fn is_repository(entries: &[(Vec<u8>, FileType)]) -> bool {
     has("HEAD") && (has("commondir") || (has("objects") && has("refs")))
 }
 
-/// The names in a directory beneath `top`; none of one that cannot be read.
-fn entries(top: &OwnedFd, path: &Path) -> Vec<(Vec<u8>, FileType)> {
+/// The names in a directory beneath `top`.
+fn entries(top: &OwnedFd, path: &Path) -> rustix::io::Result<Vec<(Vec<u8>, FileType)>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let beneath = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
     let path = if path == Path::new("") { Path::new(".") } else { path };
     let opened = rustix::fs::openat2(top.as_fd(), path, flags, Mode::empty(), beneath);
-    let Ok(directory) = opened.and_then(Dir::new) else { return Vec::new() };
-    directory
+    let names = opened
+        .and_then(Dir::new)?
         .flatten()
         .map(|entry| (entry.file_name().to_bytes().to_vec(), entry.file_type()))
-        .filter(|(name, _)| !matches!(name.as_slice(), b"." | b".."))
-        .take(MAX_NAMES)
-        .collect()
+        .filter(|(name, _)| !matches!(name.as_slice(), b"." | b".."));
+    Ok(names.take(MAX_NAMES).collect())
 }
 
 #[cfg(test)]
