@@ -46,6 +46,9 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
         None if !args.json => print!("{text}"),
         None => {}
     }
+    if let Some(text) = findings.warning(&dir) {
+        messages::warn(&text);
+    }
     if args.json {
         let report = report(&dir, preset, file.as_deref(), &findings, &survey);
         println!("{}", json_text(&format!("{report:#}")));

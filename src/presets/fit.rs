@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::run_later::{self, RunLater};
+use crate::escape::shown;
 use crate::git::Repository;
 
 /// What was found in a directory.
@@ -14,6 +15,21 @@ pub(crate) struct Findings {
     pub(crate) seen: Vec<String>,
     /// The preset that suits it.
     pub(crate) suits: Suits,
+}
+
+impl Findings {
+    /// That there is more in `dir` than what was found.
+    pub(crate) fn warning(&self, dir: &Path) -> Option<String> {
+        (!self.later.whole).then(|| {
+            format!(
+                "`{}` has too many directories, repositories, or files that git would run, or \
+                 settings or hooks of more than 1 MiB, or some of these that cannot be read, to keep \
+                 all of them: what was not found can be written, hooks too; name a directory \
+                 further below",
+                shown(dir)
+            )
+        })
+    }
 }
 
 /// The language that a directory is about.

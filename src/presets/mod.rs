@@ -15,8 +15,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tollgate_policy::Policy;
 
-use crate::escape::shown;
-
 pub(crate) use budget::Budget;
 pub(crate) use fit::{Findings, Suits, look};
 pub(crate) use quote::{escape_glob, toml_string};
@@ -75,19 +73,6 @@ impl Fitted {
             findings.later = findings.later.behind(&last.findings.later);
         }
         Self { dir: dir.to_owned(), identity, findings }
-    }
-
-    /// That there is more than what was found.
-    fn warning(&self) -> Option<String> {
-        (!self.findings.later.whole).then(|| {
-            format!(
-                "`{}` has too many directories, repositories, or files that git would run, or \
-                 settings or hooks of more than 1 MiB, or some of these that cannot be read, to keep \
-                 all of them: what was not found can be written, hooks too; name a directory \
-                 further below",
-                shown(&self.dir)
-            )
-        })
     }
 }
 
@@ -150,7 +135,7 @@ impl Preset {
         let origin = format!("preset {}", self.name());
         let last = fitted().clone();
         let now = Fitted::to(dir, last);
-        let (text, warning) = (self.text(&now.findings), now.warning());
+        let (text, warning) = (self.text(&now.findings), now.findings.warning(dir));
         *fitted() = Some(now);
         Ok((Policy::parse_tried(&text, &origin)?, warning))
     }

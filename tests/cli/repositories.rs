@@ -4,7 +4,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use super::{Answer, Place};
+use super::{Answer, Place, tollgate};
 
 /// Of somebody who may write in the directory: another day it can be read again, with what is in it.
 #[test]
@@ -57,5 +57,19 @@ fn settings_in_a_section_with_a_long_name_take_little_memory() {
             let answer = Answer(limited.current_dir(place.path("dir")).output().unwrap());
             assert_eq!(answer.code(), 0, "{section}: {:?} {}", answer.0.status, answer.err());
         }
+    }
+}
+
+/// The policy that it writes is not fitted again at a start, which would say so.
+#[test]
+fn init_says_that_its_policy_does_not_keep_all() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("dir/.git/objects")).unwrap();
+    place.write("dir/.git/HEAD", "x");
+    for (times, is_said) in [(10, false), (200_000, true)] {
+        place.write("dir/.gitmodules", &"# more\n".repeat(times));
+        let answer = tollgate(["init", "--output", "-", "--dir", &place.path("dir")]);
+        assert_eq!(answer.code(), 0, "{answer:?}");
+        assert_eq!(answer.err().contains("to keep all of them"), is_said, "{}", answer.err());
     }
 }
