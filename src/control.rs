@@ -34,13 +34,13 @@ pub(crate) trait Reporter: Send + Sync + 'static {
     /// What of it a guest may know.
     fn brief(&self) -> Value;
     /// Requests and threads, a JSON object. The paths in it are for `peer`s that may see them.
-    fn requests(&self, peer: &Peer) -> Value;
+    fn requests(&self, peer: &Peer<'_>) -> Value;
     /// The same as Prometheus text.
     fn metrics(&self) -> String;
     /// Whether [`Reporter::reload`] would succeed now: a JSON object, with the error if not.
-    fn may_reload(&self, peer: &Peer) -> Value;
+    fn may_reload(&self, peer: &Peer<'_>) -> Value;
     /// Reads the policy again, for `peer`s that may have it so; a JSON object.
-    fn reload(&self, peer: &Peer) -> Value;
+    fn reload(&self, peer: &Peer<'_>) -> Value;
     /// Which rule or which option decides over a path; a JSON object.
     fn why(&self, about: &About) -> Value;
 }
@@ -146,7 +146,7 @@ pub(crate) fn serve_guest(
     reporter: Arc<dyn Reporter>,
     guest: &Guest,
 ) -> Result<Server, ControlError> {
-    let answer = move |_: &Peer, request: &str| reply_to_guest(request, &*reporter);
+    let answer = move |_: &Peer<'_>, request: &str| reply_to_guest(request, &*reporter);
     Server::start_for(&guest.socket, guest.uid, answer)
 }
 
@@ -161,7 +161,7 @@ fn reply_to_guest(request: &str, reporter: &dyn Reporter) -> String {
     }
 }
 
-fn reply(request: &str, peer: &Peer, reporter: &dyn Reporter) -> String {
+fn reply(request: &str, peer: &Peer<'_>, reporter: &dyn Reporter) -> String {
     match serde_json::from_str(request) {
         Ok(Request::Status) => reporter.status().to_string(),
         Ok(Request::Requests) => reporter.requests(peer).to_string(),
@@ -552,7 +552,7 @@ mod tests {
             json!({ "brief": true })
         }
 
-        fn requests(&self, _: &Peer) -> Value {
+        fn requests(&self, _: &Peer<'_>) -> Value {
             self.0.clone()
         }
 
@@ -560,11 +560,11 @@ mod tests {
             "up 1\nyes 2\n".to_owned()
         }
 
-        fn may_reload(&self, _: &Peer) -> Value {
+        fn may_reload(&self, _: &Peer<'_>) -> Value {
             self.0.clone()
         }
 
-        fn reload(&self, _: &Peer) -> Value {
+        fn reload(&self, _: &Peer<'_>) -> Value {
             self.0.clone()
         }
 
@@ -603,7 +603,7 @@ mod tests {
         let both = Arc::new(std::sync::Barrier::new(2));
         let _servers = [1, 2].map(|_| {
             let both = Arc::clone(&both);
-            let reply = move |_: &Peer, _: &str| {
+            let reply = move |_: &Peer<'_>, _: &str| {
                 both.wait();
                 "{}".to_owned()
             };

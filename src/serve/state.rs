@@ -330,7 +330,7 @@ impl control::Reporter for State {
         brief
     }
 
-    fn requests(&self, peer: &Peer) -> Value {
+    fn requests(&self, peer: &Peer<'_>) -> Value {
         in_json(&self.requests(is_in_own_pid_namespace(peer)))
     }
 
@@ -359,14 +359,14 @@ impl control::Reporter for State {
         })
     }
 
-    fn may_reload(&self, peer: &Peer) -> Value {
+    fn may_reload(&self, peer: &Peer<'_>) -> Value {
         match may_have_it_reloaded(peer).and_then(|()| State::may_reload(self)) {
             Ok(()) => json!({}),
             Err(error) => json!({ "error": messages::in_words(&error) }),
         }
     }
 
-    fn reload(&self, peer: &Peer) -> Value {
+    fn reload(&self, peer: &Peer<'_>) -> Value {
         match may_have_it_reloaded(peer).and_then(|()| State::reload(self)) {
             Ok(reloaded) => {
                 reloaded.warnings.iter().for_each(|warning| messages::say(warning));
@@ -382,20 +382,26 @@ fn in_json(report: &impl serde::Serialize) -> Value {
     serde_json::to_value(report).expect("a report is JSON")
 }
 
-fn may_have_it_reloaded(peer: &Peer) -> anyhow::Result<()> {
+fn may_have_it_reloaded(peer: &Peer<'_>) -> anyhow::Result<()> {
     ensure!(
         is_in_own_pid_namespace(peer),
-        "a process of another pid namespace cannot have it reloaded"
+        "a process of another pid namespace, or one that has ended, cannot have it reloaded"
     );
     Ok(())
 }
 
 /// Paths that others use through the view are not for CMD of a `run`, nor for a container.
-fn is_in_own_pid_namespace(peer: &Peer) -> bool {
-    if let Some(looker) = sandbox::looker() {
-        return peer.pid.is_some_and(|pid| looker.is_in_own_pid_namespace(pid));
-    }
-    let namespace = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
-    let theirs = peer.pid.and_then(|pid| namespace(&pid.to_string()));
-    theirs.is_some() && theirs == namespace("self")
+fn is_in_own_pid_namespace(peer: &Peer<'_>) -> bool {
+    let Some(pid) = peer.pid else { return false };
+    let is_in_own = match sandbox::looker() {
+        Some(looker) => looker.is_in_own_pid_namespace(pid),
+        None => {
+            let namespace =
+                |process: &str| std::fs::read_link(format!("/proc/{process}/ns/pid")).ok();
+            let theirs = namespace(&pid.to_string());
+            theirs.is_some() && theirs == namespace("self")
+        }
+    };
+    // It may have handed its connection to others and ended, and another process have its number.
+    is_in_own && peer.still_has_pid()
 }

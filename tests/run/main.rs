@@ -36,6 +36,7 @@ mod raised;
 mod record;
 mod reload;
 mod reload_moved;
+mod reused_pid;
 mod session;
 mod settings;
 mod terminal;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::peer::{Peer, own_uid};
+use crate::peer::{Credentials, own_uid};
 use crate::{ControlError, PATIENCE, REQUEST_MAX_BYTES, TIME_LIMIT};
 
 /// The longest reply in bytes that a client takes: 64 MiB.
@@ -55,7 +55,10 @@ pub fn ask_at_most(
 
 /// Connects, and makes sure that the server is one to talk to.
 /// Waits at most [`TIME_LIMIT`] for a place in its backlog.
-pub(crate) fn connect(path: &Path, until: Instant) -> Result<(UnixStream, Peer), ControlError> {
+pub(crate) fn connect(
+    path: &Path,
+    until: Instant,
+) -> Result<(UnixStream, Credentials), ControlError> {
     connect_by(path, path, until)
 }
 
@@ -64,7 +67,7 @@ pub(crate) fn connect_by(
     address: &Path,
     path: &Path,
     until: Instant,
-) -> Result<(UnixStream, Peer), ControlError> {
+) -> Result<(UnixStream, Credentials), ControlError> {
     let stream = connected(address, until).map_err(|error| match error {
         Errno::CONNREFUSED => refused(address, path),
         // Its backlog is full, and it takes no connection from it.
@@ -74,7 +77,7 @@ pub(crate) fn connect_by(
         },
         error => ControlError::system(path, error),
     })?;
-    let server = Peer::of(&stream).map_err(|error| ControlError::system(path, error))?;
+    let server = Credentials::of(&stream).map_err(|error| ControlError::system(path, error))?;
     if !server.may_serve(own_uid()) {
         return Err(ControlError::Stranger { path: path.to_owned(), uid: server.uid });
     }

@@ -12,10 +12,10 @@ use rustix::fs::{AtFlags, CWD};
 
 use crate::lock::Spot;
 use crate::nested::{self, Nested};
-use crate::peer::own_uid;
+use crate::peer::{Credentials, Peer, own_uid};
 use crate::reserve::Reserve;
 use crate::server::{Server, Socket, listen_as_new};
-use crate::{ControlError, Peer, TIME_LIMIT};
+use crate::{ControlError, TIME_LIMIT};
 
 /// The most sockets that one discovery looks at.
 pub const SERVERS_MAX: usize = 4096;
@@ -105,7 +105,7 @@ impl Directory {
     pub fn serve(
         &self,
         kind: &str,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         self.serve_by(kind, listen_as_new, handler)
     }
@@ -119,7 +119,7 @@ impl Directory {
         &self,
         reserve: &Reserve,
         kind: &str,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         self.serve_by(kind, |path| reserve.listen(path), handler)
     }
@@ -128,7 +128,7 @@ impl Directory {
         &self,
         kind: &str,
         listen: impl Fn(&Path) -> Result<UnixListener, ControlError>,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         must_be_a_kind(kind)?;
         self.prepare()?;
@@ -299,7 +299,7 @@ impl Directory {
 /// `None` when the server is gone, or ends just now.
 fn look(spot: Spot<'_>, until: Instant) -> Result<Option<Found>, ControlError> {
     match spot.connect(until) {
-        Ok((_, Peer { uid, pid })) => Ok(Some(Found { path: spot.path, pid, uid })),
+        Ok((_, Credentials { uid, pid })) => Ok(Some(Found { path: spot.path, pid, uid })),
         Err(ControlError::Gone { .. }) => match spot.remove() {
             // It is not this process's to remove.
             Err(ControlError::System { source, .. })

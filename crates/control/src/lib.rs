@@ -46,7 +46,8 @@
 //! ([`Server::start_for`]). Anybody else gets an error reply that says so. A client refuses to talk to a server of a third user, except that root talks to any.
 //!
 //! Neither side needs the other in its own pid namespace: [`Peer::pid`] is `None` for a process
-//! that this namespace does not see, and such a process is served like any other.
+//! that this namespace does not see, and such a process is served like any other. Who decides by the pid
+//! asks [`Peer::still_has_pid`] afterwards.
 
 mod client;
 mod directory;

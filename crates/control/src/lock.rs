@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::{ControlError, Peer, TIME_LIMIT, client};
+use crate::peer::Credentials;
+use crate::{ControlError, TIME_LIMIT, client};
 
 /// Held while a socket is made at a path that its user has chosen, and while the leftover at such a
 /// path is removed. A socket exists for a moment before its server listens; without the lock it would
@@ -69,7 +70,10 @@ pub(crate) struct Spot<'d> {
 
 impl Spot<'_> {
     /// Connects to what has that name in the directory, wherever its path leads to now.
-    pub(crate) fn connect(&self, until: Instant) -> Result<(UnixStream, Peer), ControlError> {
+    pub(crate) fn connect(
+        &self,
+        until: Instant,
+    ) -> Result<(UnixStream, Credentials), ControlError> {
         client::connect_by(&address(self.directory, self.name), &self.path, until)
     }
 

@@ -13,7 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::CWD;
 
 use crate::lock::{Lock, remove_leftover_locked};
-use crate::peer::{Peer, own_uid};
+use crate::peer::{Credentials, Peer, own_uid};
 use crate::request::{RequestReader, error_reply};
 use crate::{ControlError, TIME_LIMIT};
 
@@ -59,7 +59,7 @@ impl Server {
     /// A server listens there; there is a file of another type; no socket or thread can be had.
     pub fn start(
         path: &Path,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Self, ControlError> {
         Socket::at_chosen(path)?.serving(None, handler)
     }
@@ -73,7 +73,7 @@ impl Server {
     pub fn start_for(
         path: &Path,
         guest: u32,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Self, ControlError> {
         if guest == u32::MAX {
             // For chown(2) it means that nothing changes.
@@ -152,7 +152,7 @@ impl Socket {
     pub(crate) fn serving(
         self,
         guest: Option<u32>,
-        handler: impl Fn(&Peer, &str) -> String + Send + 'static,
+        handler: impl Fn(&Peer<'_>, &str) -> String + Send + 'static,
     ) -> Result<Server, ControlError> {
         let failed = |error| ControlError::system(&self.path, error);
         let listener = self.listener.try_clone().map_err(failed)?;
@@ -199,7 +199,7 @@ struct Service<H> {
     clients: Vec<Client>,
 }
 
-impl<H: Fn(&Peer, &str) -> String> Service<H> {
+impl<H: Fn(&Peer<'_>, &str) -> String> Service<H> {
     fn run(mut self) {
         let mut accepting = Accepting::Now;
         while accepting != Accepting::Never || !self.clients.is_empty() {
@@ -272,7 +272,7 @@ fn is_shut_down(listener: &UnixListener) -> bool {
 /// One connection.
 struct Client {
     stream: UnixStream,
-    peer: io::Result<Peer>,
+    peer: io::Result<Credentials>,
     is_guest: bool,
     phase: Phase,
     /// When the phase must be over.
@@ -292,7 +292,7 @@ impl Client {
     /// `None` for a connection that is lost already.
     fn new(stream: UnixStream, guest: Option<u32>) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        let peer = Peer::of(&stream);
+        let peer = Credentials::of(&stream);
         let is_guest = peer.as_ref().is_ok_and(|peer| Some(peer.uid) == guest);
         let phase = Phase::Request(RequestReader::default());
         Some(Self { stream, peer, is_guest, phase, deadline: Instant::now() + TIME_LIMIT })
@@ -307,7 +307,7 @@ impl Client {
     }
 
     /// Does what can be done without waiting. False when the connection is over.
-    fn advance(&mut self, handler: &impl Fn(&Peer, &str) -> String, stopping: bool) -> bool {
+    fn advance(&mut self, handler: &impl Fn(&Peer<'_>, &str) -> String, stopping: bool) -> bool {
         loop {
             let step = match &mut self.phase {
                 Phase::Request(_) | Phase::Drain { .. } if stopping => return false,
@@ -337,7 +337,7 @@ impl Client {
         late
     }
 
-    fn receive(&mut self, handler: &impl Fn(&Peer, &str) -> String) -> io::Result<Step> {
+    fn receive(&mut self, handler: &impl Fn(&Peer<'_>, &str) -> String) -> io::Result<Step> {
         let peer = match &self.peer {
             Ok(peer) if self.is_guest || peer.may_ask(own_uid()) => *peer,
             refused => {
@@ -357,7 +357,10 @@ impl Client {
         };
         match request {
             None => {}
-            Some(Ok(request)) => self.reply(&answer(handler, &peer, &request)),
+            Some(Ok(request)) => {
+                let reply = answer(handler, &Peer::new(peer, &self.stream), &request);
+                self.reply(&reply);
+            }
             Some(Err(malformed)) => self.reply(&error_reply(&malformed.to_string())),
         }
         Ok(Step::Next)
@@ -397,7 +400,7 @@ enum Step {
     Over,
 }
 
-fn refusal(peer: &io::Result<Peer>) -> String {
+fn refusal(peer: &io::Result<Credentials>) -> String {
     match peer {
         Ok(peer) => {
             let own = own_uid();
@@ -407,7 +410,7 @@ fn refusal(peer: &io::Result<Peer>) -> String {
     }
 }
 
-fn answer(handler: &impl Fn(&Peer, &str) -> String, peer: &Peer, request: &str) -> String {
+fn answer(handler: &impl Fn(&Peer<'_>, &str) -> String, peer: &Peer<'_>, request: &str) -> String {
     // The handler gives nothing to the next call that a panic could leave broken.
     catch_unwind(AssertUnwindSafe(|| handler(peer, request)))
         .unwrap_or_else(|_| error_reply("the server failed while it carried out the request"))

@@ -8,7 +8,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use tollgate_control::{
-    CLIENTS_MAX, ControlError, PATIENCE, Peer, REQUEST_MAX_BYTES, Server, TIME_LIMIT, ask,
+    CLIENTS_MAX, ControlError, PATIENCE, REQUEST_MAX_BYTES, Server, TIME_LIMIT, ask,
 };
 
 /// A socket in a directory of its own.
@@ -63,13 +63,13 @@ fn the_handler_learns_who_asks() {
     let place = Place::new();
     let (sender, peers) = mpsc::channel();
     let _server = Server::start(&place.path(), move |peer, _| {
-        sender.send(*peer).unwrap();
+        sender.send((peer.uid, peer.pid, peer.still_has_pid())).unwrap();
         String::new()
     })
     .unwrap();
     ask(&place.path(), "x").unwrap();
     let own = rustix::process::geteuid().as_raw();
-    assert_eq!(peers.recv().unwrap(), Peer { uid: own, pid: Some(std::process::id()) });
+    assert_eq!(peers.recv().unwrap(), (own, Some(std::process::id()), true));
 }
 
 #[test]
