@@ -40,7 +40,7 @@ pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
     if before.is_empty() {
         bail!(control::nobody(mnt, &silent));
     }
-    let screen = terminal::Screen::take(!args.json && !args.once)?;
+    let mut screen = terminal::Screen::take(!args.json && !args.once)?;
     let mut left = if args.once { Some(1) } else { args.count };
     while left != Some(0) {
         if screen.ended_within(args.interval)? {

@@ -1,15 +1,23 @@
-//! A screen that is drawn again and again, and keys that end it.
+//! A screen that is drawn again and again, and keys and signals that end it. Whoever stops it has the
+//! terminal as it was before.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios};
 
 use crate::sys::{self, SignalFd};
 
+/// What ends it.
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The same where a terminal is drawn over, and what stops it there. By their default actions the
+/// shell would get the terminal as it is drawn over.
+const AT_A_TERMINAL: &[libc::c_int] =
+    &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGTSTP, libc::SIGCONT];
 /// The alternate screen without a cursor, and the way back.
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
 const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
@@ -17,7 +25,7 @@ const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
 /// Where the tables go: a terminal is drawn over, anything else gets one after the other.
 pub(super) struct Screen {
     signals: SignalFd,
-    /// The settings of the keyboard to restore, where it is one.
+    /// The settings of the keyboard to restore, where it is one that was changed.
     keyboard: Option<Termios>,
     drawn_over: bool,
 }
@@ -25,18 +33,47 @@ pub(super) struct Screen {
 impl Screen {
     /// Takes the terminal, if standard output is one and `draw` wants to draw over it.
     pub(super) fn take(draw: bool) -> anyhow::Result<Self> {
-        sys::block_signals(ENDING).context("cannot block signals")?;
-        let signals = SignalFd::new(ENDING).context("cannot read signals")?;
         let drawn_over = draw && io::stdout().is_terminal();
-        let keyboard = if drawn_over { single_keys() } else { None };
-        if !drawn_over {
+        let signals = if drawn_over { AT_A_TERMINAL } else { ENDING };
+        sys::block_signals(signals).context("cannot block signals")?;
+        let signals = SignalFd::new(signals).context("cannot read signals")?;
+        let mut screen = Self { signals, keyboard: None, drawn_over };
+        if drawn_over {
+            screen.enter();
+        } else {
             sys::end_on_closed_pipe();
         }
-        let screen = Self { signals, keyboard, drawn_over };
-        if drawn_over {
-            print!("{ENTER}");
-        }
         Ok(screen)
+    }
+
+    /// Begins to draw over the terminal. In the background this stops until it is in the foreground, as the
+    /// keyboard comes first.
+    fn enter(&mut self) {
+        let before = single_keys();
+        // They are not those of before where they were not restored (SIGSTOP).
+        if self.keyboard.is_none() {
+            self.keyboard = before;
+        }
+        print_now(ENTER);
+    }
+
+    /// Leaves the terminal as it was.
+    fn leave(&mut self) {
+        if self.drawn_over {
+            print_now(LEAVE);
+        }
+        if let Some(before) = self.keyboard.take() {
+            let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, &before);
+        }
+    }
+
+    /// Stops, as the terminal wants (Ctrl-Z), until it is to go on. Where no shell waits for it, it goes on at
+    /// once.
+    fn stop(&mut self) {
+        self.leave();
+        let _ = kill_process(getpid(), Signal::TSTP);
+        sys::stop_by_waiting(libc::SIGTSTP);
+        self.enter();
     }
 
     /// Shows a text.
@@ -59,33 +96,52 @@ impl Screen {
     }
 
     /// Waits; true when a signal or the key `q` ends it meanwhile.
-    pub(super) fn ended_within(&self, time: Duration) -> anyhow::Result<bool> {
+    pub(super) fn ended_within(&mut self, time: Duration) -> anyhow::Result<bool> {
         let timeout = Timespec::try_from(time).context("interval")?;
         let stdin = io::stdin();
         let mut fds = vec![PollFd::new(&self.signals, PollFlags::IN)];
         if self.keyboard.is_some() {
             fds.push(PollFd::new(&stdin, PollFlags::IN));
         }
-        poll(&mut fds, Some(&timeout)).context("cannot wait")?;
-        if !fds[0].revents().is_empty() {
-            return Ok(true);
-        }
+        match poll(&mut fds, Some(&timeout)) {
+            // It was stopped, and goes on.
+            Err(Errno::INTR) => return Ok(false),
+            ready => ready.context("cannot wait")?,
+        };
+        let signalled = !fds[0].revents().is_empty();
         let key = fds.get(1).is_some_and(|fd| !fd.revents().is_empty());
+        if signalled {
+            return self.ended_by_signal();
+        }
         // Any other key draws at once.
         Ok(key && matches!(read_key(), None | Some(b'q' | b'Q')))
+    }
+
+    /// Whether the signal that has arrived ends it. Others draw at once.
+    fn ended_by_signal(&mut self) -> anyhow::Result<bool> {
+        match self.signals.read().context("cannot read signals")?.signal {
+            libc::SIGTSTP => self.stop(),
+            // Somebody else has stopped it (SIGSTOP), and a shell may have used the terminal since.
+            libc::SIGCONT => {
+                print_now(LEAVE);
+                self.enter();
+            }
+            _ => return Ok(true),
+        }
+        Ok(false)
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        if self.drawn_over {
-            print!("{LEAVE}");
-            let _ = io::stdout().flush();
-        }
-        if let Some(old) = &self.keyboard {
-            let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, old);
-        }
+        self.leave();
     }
+}
+
+/// A terminal that is gone shows nothing.
+fn print_now(text: &str) {
+    let mut out = io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 /// Has the keyboard give each key at once and unseen; the settings before.

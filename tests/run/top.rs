@@ -5,9 +5,13 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::process::Stdio;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
 
-use crate::project::{Daemon, Project, all, can_mount, first_line, text, tollgate, until};
+use crate::project::{
+    Daemon, PATIENCE, Project, all, can_mount, first_line, text, tollgate, until,
+};
+use crate::pty::Terminal;
 
 fn json(output: &std::process::Output) -> serde_json::Value {
     assert!(output.status.success(), "{}", all(output));
@@ -190,6 +194,69 @@ fn a_server_that_stops_meanwhile_is_named() {
     let said = all(&output.unwrap());
     assert!(said.contains(&format!("process {number} does not answer")), "{said}");
 }
+
+/// A shell at a terminal runs `top`, which Ctrl-Z stops, `fg` continues, and Ctrl-\ ends; then another
+/// one, which is stopped in a way that cannot be seen coming.
+#[test]
+fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let script = r#"
+        modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }
+        "$@"; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
+        "$@"; echo "halted $?"; stty sane; fg >/dev/null; echo "over $?: $(modes)""#;
+    let terminal = Terminal::new();
+    let mut shell = Command::new("timeout");
+    shell.args(["-s", "KILL", &PATIENCE.as_secs().to_string(), "setsid", "--ctty", "--wait"]);
+    shell.args(["bash", "--norc", "-mc", script, "bash", env!("CARGO_BIN_EXE_tollgate")]);
+    shell.args(["top", "--interval", "0.1"]).arg(project.path("mnt")).env("LC_ALL", "C");
+    let end = || terminal.slave.try_clone().unwrap();
+    shell.stdin(end()).stdout(end()).stderr(end());
+    let mut shell = shell.spawn().unwrap();
+    let shown = Arc::new(Mutex::new(String::new()));
+    let (mut screen, sink) = (terminal.master.try_clone().unwrap(), Arc::clone(&shown));
+    std::thread::spawn(move || {
+        let mut piece = [0; 4096];
+        while let Ok(len @ 1..) = screen.read(&mut piece) {
+            sink.lock().unwrap().push_str(&text(&piece[..len]));
+        }
+    });
+    let so_far = || shown.lock().unwrap().clone();
+    let drawn = |times| {
+        let drawing = |shown: &str| {
+            let (last, rest) = (shown.matches(ENTER).count(), shown.rsplit(ENTER).next());
+            last == times && rest.is_some_and(|rest| rest.contains("(mount, pid "))
+        };
+        until(&format!("drawing {times} in {:?}", so_far()), || drawing(&so_far()));
+    };
+    let said = |what: &str| {
+        until(&format!("`{what}` in {:?}", so_far()), || so_far().contains(what));
+    };
+    let key = |key: &[u8]| (&terminal.master).write_all(key).unwrap();
+    drawn(1);
+    key(b"\x1a");
+    said("stopped 148: icanon echo ");
+    drawn(2);
+    key(b"\x1c");
+    said("ended 0: icanon echo ");
+    assert_eq!(so_far().matches(LEAVE).count(), 2);
+    drawn(3);
+    let group = rustix::termios::tcgetpgrp(&terminal.master).unwrap();
+    rustix::process::kill_process_group(group, rustix::process::Signal::STOP).unwrap();
+    said("halted 147");
+    drawn(4);
+    // It is read without a newline.
+    key(b"q");
+    said("over 0: icanon echo ");
+    assert!(shell.wait().unwrap().success());
+}
+
+/// The alternate screen, and the way back.
+const ENTER: &str = "\x1b[?1049h";
+const LEAVE: &str = "\x1b[?1049l";
 
 #[test]
 fn prometheus_reads_the_same_counters() {
