@@ -136,6 +136,14 @@ impl Guest {
     pub(crate) fn directory() -> &'static Path {
         Path::new(OF_GUESTS)
     }
+
+    /// Makes that directory before there are such sockets.
+    ///
+    /// # Errors
+    /// As [`Directory::prepare_for_all`].
+    pub(crate) fn prepare_directory() -> Result<(), ControlError> {
+        Directory::at(OF_GUESTS).prepare_for_all()
+    }
 }
 
 /// Opens a socket of this process for `guest`, who learns what holds for a path, and little else.

@@ -92,7 +92,7 @@ fn build_fence(plan: &Plan, views: &[PathBuf]) -> anyhow::Result<Built> {
     match &plan.fence {
         Some(fence) => fence::build(fence, views, &plan.start.cwd, plan.control.as_ref()),
         None => {
-            plan.control.as_ref().map_or(Ok(()), fence::protect)?;
+            fence::protect(plan.control.as_ref())?;
             Ok(Built::default())
         }
     }

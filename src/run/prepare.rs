@@ -67,6 +67,9 @@ pub(super) fn plan(
         ends_with_parent: false,
     };
     let control = Control::new(&control::directory());
+    if fence.is_none() {
+        fence::prepare_for_guests();
+    }
     let plan = Plan { views, start, control, fence, network, limits, is_session };
     let terms = terms(args, &plan);
     Ok((plan, terms))

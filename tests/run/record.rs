@@ -388,6 +388,75 @@ fn who_locks_the_directory_of_sockets_does_not_open_it_and_holds_up_nobody() {
     assert_eq!(text(&output.stdout), "3\n", "{}", all(&output));
 }
 
+/// Nor those of guests, whose directory is made with the first of them.
+#[test]
+fn sockets_for_the_users_of_other_commands_are_not_touched_without_a_fence() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        mount -t tmpfs run /run; mkdir other
+        chmod 755 .; cp $T ./tollgate; chmod 755 ./tollgate
+        (exec ./tollgate run --quiet --policy none --fence off other -- sh -c '
+            cd $TOLLGATE_RUN; mkdir inner
+            ../tollgate run --quiet --policy none --user 4321:4321 inner -- \
+                sh -c "echo inner \$TOLLGATE_CONTROL"
+            : >up; until [ -e go ]; do sleep 0.05; done
+            touch /run/tollgate-users/new; rm -f /run/tollgate-users/view-*
+            mv /run/tollgate-users /run/moved' 2>errors) & attempts=$!
+        until [ -e other/up ]; do sleep 0.05; done
+        (exec ./tollgate run --quiet --policy none --user 4321:4321 dir -- \
+            sh -c 'echo $TOLLGATE_CONTROL; sleep 1000' >socket) & guest=$!
+        trap 'kill $guest; wait $guest; cat errors >&2' EXIT
+        until [ -s socket ]; do sleep 0.05; done
+        : >other/go; wait $attempts || true
+        [ -S $(cat socket) ] || echo removed
+        ls -d /run/tollgate-users/*
+        [ "$(ls /run/tollgate-users)" = "$(basename $(cat socket))" ] || echo changed"#;
+    let output = project.in_mount_namespace(script);
+    let said = text(&output.stdout);
+    let lines: Vec<_> = said.lines().collect();
+    let [inner, kept] = lines[..] else { panic!("{}", all(&output)) };
+    // That one is found in it alone, and goes with it.
+    assert!(inner.starts_with("inner /run/tollgate-users/view-"), "{}", all(&output));
+    assert!(kept.starts_with("/run/tollgate-users/view-"), "{}", all(&output));
+}
+
+/// Nor those of servers that have another `XDG_RUNTIME_DIR`, or none.
+#[test]
+fn sockets_in_the_other_places_of_a_user_are_not_touched_without_a_fence() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        mount -t tmpfs run /run; cp $T ./tollgate; chmod 755 . tollgate; mkdir rt first second third
+        chown -R 4329:4329 rt first second third; chmod 700 rt
+        mkdir -p /run/user/4329; chown 4329 /run/user/4329; chmod 700 /run/user/4329
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        rm -rf /tmp/tollgate-4329; unset XDG_RUNTIME_DIR
+        run() { exec setpriv --reuid 4329 --regid 4329 --clear-groups ./tollgate run --quiet --policy none "$@"; }
+        (run first -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & one=$!
+        (export XDG_RUNTIME_DIR=/run/user/4329; run second -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & two=$!
+        for i in $(seq 100); do [ -e first/up ] && [ -e second/up ] && break; sleep 0.05; done
+        (export XDG_RUNTIME_DIR=$PWD/rt; run --fence off third -- sh -c '
+            for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
+                rm -f $place/view-*; touch $place/new
+            done' 2>errors) || true
+        for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
+            ls $place/view-* | wc -l; [ ! -e $place/new ] || echo made
+        done
+        kill $one $two; wait $one $two || true; rm -rf /tmp/tollgate-4329; cat errors >&2"#;
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "1\n1\n", "{all}");
+}
+
 /// Also where a link leads to them.
 #[test]
 fn a_link_does_not_open_the_sockets_of_other_servers() {

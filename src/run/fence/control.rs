@@ -73,12 +73,57 @@ impl Control {
     }
 }
 
-/// The same where there is no fence.
+/// The same where there is no fence, for all directories in which servers of this user may have their
+/// sockets: they need not have the `XDG_RUNTIME_DIR` of this process.
 ///
 /// # Errors
 /// The mounts cannot be made.
-pub(crate) fn protect(control: &Control) -> anyhow::Result<()> {
-    control.kept()?.iter().try_for_each(Kept::attach)
+pub(crate) fn protect(control: Option<&Control>) -> anyhow::Result<()> {
+    let own = control.map(|control| control.outer.as_path());
+    for place in places_of_user().iter().filter(|place| Some(place.as_path()) != own) {
+        Kept::read_only_copy(place)?.attach()?;
+    }
+    if !control.is_some_and(|control| control.has_guest)
+        && let Some(place) = guest_directory()
+    {
+        // Guests alone have use for it. CMD may give itself to other users by a `run --user`.
+        let empty = layers::memory(&open_path(&place)?)?;
+        Kept::of(&place, empty).attach()?;
+    }
+    control.map_or_else(|| Ok(Vec::new()), Control::kept)?.iter().try_for_each(Kept::attach)
+}
+
+/// Has root's directory of guests' sockets made before CMD could make it, where CMD has no fence: what
+/// lies in a directory that CMD has made is in its hands.
+pub(crate) fn prepare_for_guests() {
+    if rustix::process::geteuid().is_root() {
+        // Where it cannot be made, CMD cannot make it either, or others could change it.
+        let _ = Guest::prepare_directory();
+    }
+}
+
+/// The directories of this user's servers that are there, without symbolic links.
+fn places_of_user() -> Vec<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let places = match uid {
+        0 => vec![Path::new("/run").join(CONTROL)],
+        _ => vec![
+            Path::new("/run/user").join(uid.to_string()).join(CONTROL),
+            PathBuf::from(format!("/tmp/{CONTROL}-{uid}")),
+        ],
+    };
+    places.iter().filter_map(|place| real_if_own(place)).collect()
+}
+
+fn guest_directory() -> Option<PathBuf> {
+    real_if_own(Guest::directory()).filter(|_| rustix::process::geteuid().is_root())
+}
+
+/// The directory without symbolic links, if it is this user's.
+fn real_if_own(path: &Path) -> Option<PathBuf> {
+    let found = std::fs::symlink_metadata(path).ok()?;
+    let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    if is_own { std::fs::canonicalize(path).ok() } else { None }
 }
 
 /// Empty directories in the place of those with the sockets of sessions, and of those where root

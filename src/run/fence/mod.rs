@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 pub(super) use allow::check;
-pub(super) use control::{Control, protect, session_directory};
+pub(super) use control::{Control, prepare_for_guests, protect, session_directory};
 pub(super) use own::{Own, refuse_own};
 pub(super) use scope::confine_signals_and_sockets;
 pub(super) use shape::Fence;
