@@ -186,8 +186,7 @@ fn a_hung_name_does_not_stop_the_rest_with_either_transport() {
     if !can_mount() {
         return;
     }
-    // Each CPU's queue of io_uring has four entries, and what comes while all are held waits for the
-    // next request of that CPU.
+    // More than the entries of a ring hang in the tests of tollgate-fuse (`faults.rs`).
     for (transport, count) in [("devfuse", CALLERS), ("uring", 3)] {
         let dir = tempfile::tempdir().unwrap();
         let hung = Hung::at(dir.path());
