@@ -1,11 +1,13 @@
 //! `tollgate check`.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::Context;
 use serde_json::{Value, json};
 use tollgate_policy::Policy;
 
 use crate::cli::CheckArgs;
-use crate::escape::{escaped, json_text};
+use crate::escape::{add_to_json, escaped, json_text, shown};
 use crate::git::Repository;
 use crate::policy_choice::Origin;
 use crate::survey::{self, Survey};
@@ -124,9 +126,9 @@ fn print_survey(policy: &Policy, survey: &Survey) {
     survey.problems.iter().for_each(|line| messages::warn(line));
 }
 
-fn print_list(list: &[(String, String)]) {
+fn print_list(list: &[(PathBuf, String)]) {
     for (path, why) in list.iter().take(SHOWN) {
-        println!("  {}: {}", escaped(path), escaped(why));
+        println!("  {}: {}", shown(path), escaped(why));
     }
     if list.len() > SHOWN {
         println!("  and {} more (--json lists up to {})", list.len() - SHOWN, survey::MAX_LISTED);
@@ -168,8 +170,9 @@ fn report(origin: &Origin, policy: &Policy, survey: Option<&Survey>) -> Value {
             .tracked
             .iter()
             .map(|one| {
-                json!({"path": one.path, "verdict": one.verdict, "rule": one.rule,
-                       "masked": one.is_masked, "skip_worktree": one.skip_worktree})
+                let about = json!({"verdict": one.verdict, "rule": one.rule,
+                       "masked": one.is_masked, "skip_worktree": one.skip_worktree});
+                at(&one.path, about)
             })
             .collect();
         report["repositories"] = pairs(&survey.repositories, "starts");
@@ -178,6 +181,14 @@ fn report(origin: &Origin, policy: &Policy, survey: Option<&Survey>) -> Value {
     report
 }
 
-fn pairs(list: &[(String, String)], second: &str) -> Value {
-    list.iter().map(|(path, what)| json!({"path": path, second: what})).collect()
+fn pairs(list: &[(PathBuf, String)], second: &str) -> Value {
+    list.iter().map(|(path, what)| at(path, json!({second: what}))).collect()
+}
+
+/// The same object with the path that it is about.
+fn at(path: &Path, mut about: Value) -> Value {
+    if let Value::Object(fields) = &mut about {
+        add_to_json(fields, "path", path);
+    }
+    about
 }

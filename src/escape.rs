@@ -74,11 +74,16 @@ pub(crate) fn word(path: &Path) -> String {
 /// A path as JSON has it: `file`, and where that is not all, all its bytes in hexadecimal as `file_hex`.
 pub(crate) fn in_json(path: &Path) -> Map<String, Value> {
     let mut fields = Map::new();
-    fields.insert("file".to_owned(), path.to_string_lossy().into());
-    if let Some(hex) = hex(path) {
-        fields.insert("file_hex".to_owned(), hex.into());
-    }
+    add_to_json(&mut fields, "file", path);
     fields
+}
+
+/// The same as `key`, and with `_hex` behind it, beside other fields.
+pub(crate) fn add_to_json(fields: &mut Map<String, Value>, key: &str, path: &Path) {
+    fields.insert(key.to_owned(), path.to_string_lossy().into());
+    if let Some(hex) = hex(path) {
+        fields.insert(format!("{key}_hex"), hex.into());
+    }
 }
 
 /// The same JSON with the control characters as escapes that JSON may have as they are: DEL and U+0080 to

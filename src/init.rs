@@ -11,7 +11,7 @@ use serde_json::json;
 use tollgate_policy::Policy;
 
 use crate::cli::InitArgs;
-use crate::escape::{escaped, json_text, shown, word};
+use crate::escape::{add_to_json, escaped, json_text, shown, word};
 use crate::git::Repository;
 use crate::policy_choice::IN_DIR;
 use crate::presets::{self, Findings, Preset, Suits};
@@ -170,12 +170,12 @@ fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, sur
     if covered.is_empty() {
         messages::say("no file in it is a secret by this policy");
     } else {
-        let list: Vec<_> = covered.iter().take(MAX_SAID).map(|(path, _)| escaped(path)).collect();
+        let list: Vec<_> = covered.iter().take(MAX_SAID).map(|(path, _)| shown(path)).collect();
         let more = and_more(covered.len() - list.len());
         messages::say(&format!("hidden or not to be read: {}{more}", list.join(", ")));
     }
     for (path, why) in survey.uncovered.iter().take(MAX_SAID) {
-        messages::warn(&format!("`{}` can be read: {}", escaped(path), escaped(why)));
+        messages::warn(&format!("`{}` can be read: {}", shown(path), escaped(why)));
     }
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
     if let Some(file) = file {
@@ -200,7 +200,11 @@ fn and_more(number: usize) -> String {
 fn kept(findings: &Findings) -> Vec<String> {
     let later = &findings.later;
     let paths = later.paths.iter().chain(&later.repositories);
-    paths.map(|path| path.to_string_lossy().into_owned()).collect()
+    paths.map(|path| text(path)).collect()
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
 }
 
 fn report(
@@ -211,15 +215,19 @@ fn report(
     survey: &Survey,
 ) -> serde_json::Value {
     let paths =
-        |list: &[(String, String)]| list.iter().map(|one| one.0.clone()).collect::<Vec<_>>();
-    json!({
-        "dir": dir.to_string_lossy(),
+        |list: &[(PathBuf, String)]| list.iter().map(|one| text(&one.0)).collect::<Vec<_>>();
+    let mut report = json!({
         "preset": preset.name(),
-        "file": file.map(Path::to_string_lossy),
+        "file": null,
         "found": findings.seen,
         "kept": kept(findings),
         "covered": paths(&survey.covered),
         "uncovered": paths(&survey.uncovered),
-        "tracked": survey.tracked.iter().map(|one| one.path.clone()).collect::<Vec<_>>(),
-    })
+        "tracked": survey.tracked.iter().map(|one| text(&one.path)).collect::<Vec<_>>(),
+    });
+    if let serde_json::Value::Object(fields) = &mut report {
+        add_to_json(fields, "dir", dir);
+        file.iter().for_each(|file| add_to_json(fields, "file", file));
+    }
+    report
 }

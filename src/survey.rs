@@ -15,7 +15,7 @@ use tollgate_policy::{
 use tollgate_redact::Detector;
 
 use crate::counting::Counting;
-use crate::escape::{escaped, shell_word};
+use crate::escape::{escaped, shell_word, shown};
 use crate::git::{self, Repository};
 use crate::presets::{Findings, Preset};
 
@@ -41,14 +41,14 @@ pub(crate) struct Survey {
     /// For each rule, entries for which it decides over an operation.
     pub(crate) decided: Vec<u64>,
     /// Files that look like secrets and can be read, by all of their names in DIR: path, and why they look so.
-    pub(crate) uncovered: Vec<(String, String)>,
+    pub(crate) uncovered: Vec<(PathBuf, String)>,
     /// Files whose reading is refused, or that are hidden: path and rule.
-    pub(crate) covered: Vec<(String, String)>,
+    pub(crate) covered: Vec<(PathBuf, String)>,
     /// Tracked by git, although hidden, not readable or masked.
     pub(crate) tracked: Vec<TrackedSecret>,
     /// Repositories but that of the working tree that start programs: path, and by which settings or
     /// hooks. `.` is the directory itself.
-    pub(crate) repositories: Vec<(String, String)>,
+    pub(crate) repositories: Vec<(PathBuf, String)>,
     /// Directories that could not be read, and an index that could not.
     pub(crate) problems: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Survey {
 #[derive(Debug)]
 pub(crate) struct TrackedSecret {
     /// Relative to DIR.
-    pub(crate) path: String,
+    pub(crate) path: PathBuf,
     /// The command that has git leave it alone.
     pub(crate) command: String,
     pub(crate) verdict: Verdict,
@@ -102,7 +102,7 @@ struct Walk<'p> {
 type Inode = (u64, u64);
 
 struct Uncovered {
-    path: String,
+    path: PathBuf,
     why: String,
     by_name: bool,
     /// Of one with several names.
@@ -154,8 +154,8 @@ impl Walk<'_> {
             let entries = match std::fs::read_dir(&directory) {
                 Ok(entries) => entries,
                 Err(error) => {
-                    let shown = escaped(&directory.to_string_lossy());
-                    self.found.problems.push(format!("`{shown}` cannot be listed: {error}"));
+                    let named = shown(&directory);
+                    self.found.problems.push(format!("`{named}` cannot be listed: {error}"));
                     continue;
                 }
             };
@@ -205,8 +205,10 @@ impl Walk<'_> {
                 }
             }
         }
-        self.found.uncovered.sort();
-        self.found.covered.sort();
+        // By all bytes: names that begin alike are listed together.
+        for list in [&mut self.found.uncovered, &mut self.found.covered] {
+            list.sort_by(|(one, _), (other, _)| one.as_os_str().cmp(other.as_os_str()));
+        }
     }
 
     /// An inode with several names is kept by this one.
@@ -229,8 +231,7 @@ impl Walk<'_> {
         let Ok(inside) = directory.strip_prefix(top) else { return };
         if !programs.is_empty() {
             let inside = if inside == Path::new("") { Path::new(".") } else { inside };
-            let path = inside.to_string_lossy().into_owned();
-            self.found.repositories.push((path, programs.join(", ")));
+            self.found.repositories.push((inside.to_owned(), programs.join(", ")));
         }
     }
 
@@ -265,7 +266,7 @@ impl Walk<'_> {
             return;
         }
         let read = self.read(&facts, hidden);
-        let path = inside.display().to_string();
+        let path = inside.to_owned();
         let inode = (meta.nlink() > 1).then(|| (meta.dev(), meta.ino()));
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
@@ -413,7 +414,7 @@ impl Walk<'_> {
                 && self.masks_some(&real, &facts);
             if decision.verdict > Verdict::ReadOnly || is_masked {
                 self.found.tracked.push(TrackedSecret {
-                    path: inside.to_string_lossy().into_owned(),
+                    path: inside.to_owned(),
                     command: match below {
                         Some(below) => {
                             let there = Path::new(OsStr::from_bytes(&file.path));
@@ -433,7 +434,7 @@ impl Walk<'_> {
 }
 
 /// Keeps lists short where a policy refuses everything.
-fn push(list: &mut Vec<(String, String)>, item: (String, String)) {
+fn push(list: &mut Vec<(PathBuf, String)>, item: (PathBuf, String)) {
     if list.len() < MAX_LISTED {
         list.push(item);
     }
@@ -459,7 +460,7 @@ impl Survey {
     pub(crate) fn advice_on_tracked(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for one in self.tracked.iter().take(20) {
-            let (path, rule) = (escaped(&one.path), escaped(&one.rule));
+            let (path, rule) = (shown(&one.path), escaped(&one.rule));
             let (what, then) = match one.verdict {
                 _ if one.is_masked => {
                     ("masks secrets in", "`git commit -a` may commit the masked text")

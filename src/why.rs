@@ -114,8 +114,10 @@ pub(crate) fn run(args: &WhyArgs) -> anyhow::Result<()> {
     };
     if args.json {
         let mut json = serde_json::to_value(&answer)?;
-        json["path"] = path.to_string_lossy().into();
         json["write"] = args.write.into();
+        if let Value::Object(fields) = &mut json {
+            escape::add_to_json(fields, "path", &path);
+        }
         println!("{}", json_text(&format!("{json:#}")));
         return Ok(());
     }

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Command;
 
 use super::{Answer, Place, command, tollgate};
@@ -302,10 +303,55 @@ fn explain_refuses_paths_outside() {
 
 #[test]
 fn a_path_that_is_not_utf8_can_be_explained() {
-    let odd = OsStr::from_bytes(b"a\xff\nb");
-    let answer = tollgate([OsStr::new("explain"), OsStr::new("--json"), odd]);
-    assert_eq!(answer.code(), 0, "{answer:?}");
-    assert!(serde_json::from_str::<serde_json::Value>(answer.out()).is_ok());
+    let place = Place::new();
+    let odd = [&b"q\"q"[..], b"b\\n", b"a\nb", b"e\x1b", b"a\xff\nb", "e\u{301}".as_bytes()];
+    let odd = odd.map(OsStr::from_bytes);
+    let explain = |options: &[&str], paths: &[&OsStr]| {
+        let fixed = ["explain"].iter().chain(options).map(OsStr::new);
+        let mut command = command(fixed.chain(paths.iter().copied()));
+        let answer = Answer(command.current_dir(place.path("dir")).output().unwrap());
+        assert_eq!(answer.code(), 0, "{answer:?}");
+        answer
+    };
+    let json = |options: &[&str], paths: &[&OsStr]| {
+        let answer = explain(&[&["--json"], options].concat(), paths);
+        serde_json::from_str::<serde_json::Value>(answer.out()).unwrap()
+    };
+    let all = json(&[], &odd);
+    for (path, said) in odd.iter().zip(all.as_array().unwrap()) {
+        assert_eq!(said["path"], path.to_string_lossy().as_ref(), "{said}");
+        assert_eq!(said.get("path_hex").is_some(), path.to_str().is_none(), "{said}");
+    }
+    assert_eq!(all[4]["path_hex"], "61ff0a62");
+    let moved = json(&["--to", "z\"z"], &[odd[4]]);
+    assert_eq!((&moved["to"], &moved["path_hex"]), (&"z\"z".into(), &"61ff0a62".into()));
+    assert!(moved.get("to_hex").is_none(), "{moved}");
+    let text = explain(&[], &odd);
+    for shown in ["q\"q (", "b\\\\n (", "a\\nb (", "e\\x1b (", "a\\xff\\nb (", "e\u{301} ("] {
+        assert!(text.out().lines().any(|line| line.starts_with(shown)), "{shown} in {text:?}");
+    }
+    let hidden = place.write("p.toml", "[[rule]]\npath = 'a\"b'\naction = 'hide'\n");
+    let below = json(&["--policy", &hidden], &[OsStr::from_bytes(b"a\"b/c")]);
+    assert_eq!(below["hidden_above"], "a\"b", "{below}");
+}
+
+#[test]
+fn names_of_secrets_that_are_not_utf8_can_be_told_apart() {
+    let place = Place::new();
+    std::fs::create_dir(place.path("own")).unwrap();
+    for name in [b"a\xff.pem", b"a\xfe.pem"] {
+        let file = Path::new(&place.path("own")).join(OsStr::from_bytes(name));
+        std::fs::write(file, "-----BEGIN RSA PRIVATE KEY-----\n").unwrap();
+    }
+    let policy = place.write("p.toml", "[[rule]]\npath = 'x'\naction = 'deny'\n");
+    let check = ["check", "--dir", &place.path("own"), &policy].map(str::to_owned);
+    let report = tollgate(check.iter().map(String::as_str).chain(["--json"]));
+    let report: serde_json::Value = serde_json::from_str(report.out()).unwrap();
+    let hex: Vec<_> =
+        report["uncovered"].as_array().unwrap().iter().map(|one| &one["path_hex"]).collect();
+    assert_eq!(hex, ["61fe2e70656d", "61ff2e70656d"], "{report}");
+    let text = tollgate(&check);
+    assert!(text.out().contains("a\\xfe.pem: ") && text.out().contains("a\\xff.pem: "), "{text:?}");
 }
 
 /// What a rule only records, or refuses to a program that is named, can be read.

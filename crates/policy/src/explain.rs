@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::facts::{CallerFacts, Facts};
 use crate::matched::Decision;
+use crate::path_text::{self, shown};
 use crate::policy::Policy;
 use crate::rule::{Holds, Rule, RuleId, listed};
 use crate::words::{Action, Kind, Mode, Operation, Verdict};
@@ -13,16 +14,18 @@ use crate::words::{Action, Kind, Mode, Operation, Verdict};
 /// The answers for one inode and one caller, and what each rule had to do with them.
 #[derive(Clone, Debug, Serialize)]
 pub struct Explanation {
-    /// The path, with bytes that are not UTF-8 as `\xNN`, and characters that are not printable as `\n` or `\u{NN}`.
-    pub path: String,
+    /// The path. In JSON it is a text; of one that is not UTF-8, which has U+FFFD there, all bytes stand beside
+    /// it in hexadecimal, as `path_hex`.
+    #[serde(flatten, serialize_with = "path_text::path")]
+    pub path: Vec<u8>,
     /// Type of the inode.
     pub kind: Kind,
     /// The rule that makes it native. Verdicts and mode then hold only where the directory could
     /// not be mounted natively.
     pub native: Option<String>,
-    /// The directory above it that is hidden: nobody gets past it.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hidden_above: Option<String>,
+    /// The directory above it that is hidden: nobody gets past it. In JSON as `path` is.
+    #[serde(flatten, serialize_with = "path_text::hidden_above")]
+    pub hidden_above: Option<Vec<u8>>,
     /// How its bytes travel.
     pub mode: Mode,
     /// The rule that asks for the mode; `None` is the default.
@@ -188,11 +191,11 @@ impl Policy {
         let operations: Vec<_> = operations.into_iter().map(report).collect();
         let is_hidden = operations.iter().any(|one| one.verdict == Verdict::Hide);
         Explanation {
-            path: shown(facts.path),
+            path: facts.path.to_vec(),
             kind: facts.kind,
             opening: if is_hidden { None } else { opening(facts.kind, operation) },
             native: self.native_rule(facts.path).map(|rule| rule.name().to_owned()),
-            hidden_above: above.map(|(length, _)| shown(&facts.path[..length])),
+            hidden_above: above.map(|(length, _)| facts.path[..length].to_vec()),
             mode,
             mode_rule: mode_rule.map(name),
             operations,
@@ -389,16 +392,6 @@ fn list(globs: &[String]) -> String {
     shown.join(", ") + &rest
 }
 
-/// Bytes as text: what is not UTF-8, not printable, or a backslash is escaped.
-pub(crate) fn shown(bytes: &[u8]) -> String {
-    let mut text = String::new();
-    for chunk in bytes.utf8_chunks() {
-        text.extend(chunk.valid().chars().flat_map(char::escape_debug));
-        chunk.invalid().iter().for_each(|byte| text += &format!("\\x{byte:02x}"));
-    }
-    text
-}
-
 impl fmt::Display for Condition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -428,14 +421,14 @@ impl fmt::Display for Status {
 /// directory, unless it is all that was asked.
 impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let path = if self.path.is_empty() { "DIR itself" } else { &self.path };
+        let path = if self.path.is_empty() { "DIR itself" } else { &shown(&self.path) };
         writeln!(f, "{path} ({})", self.kind)?;
         let about_lists = self.kind == Kind::Directory || self.operations.len() == 1;
         let asked = |one: &&OperationReport| about_lists || one.operation != Operation::List;
         for one in self.operations.iter().filter(asked) {
             match (one.verdict, one.operation) {
                 (Verdict::Hide, operation) if self.hidden_above.is_some() => {
-                    let above = self.hidden_above.as_deref().unwrap_or_default();
+                    let above = shown(self.hidden_above.as_deref().unwrap_or_default());
                     write!(f, "  {operation}: no such directory (ENOENT), `{above}` is hidden ")?;
                 }
                 _ if one.errno == Some(EXISTS) => {

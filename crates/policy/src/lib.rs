@@ -37,6 +37,7 @@ mod matched;
 mod moved;
 mod names;
 mod parse;
+mod path_text;
 mod policy;
 mod policy_file;
 mod precede;

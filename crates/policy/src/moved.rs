@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::explain::{errno, shown};
+use crate::explain::errno;
 use crate::facts::{CallerFacts, Facts, InodeFacts};
 use crate::matched::Decision;
+use crate::path_text::{self, shown};
 use crate::policy::Policy;
 use crate::words::{Kind, Operation, Verdict};
 
@@ -40,9 +41,11 @@ pub struct Inside {
 #[derive(Clone, Debug, Serialize)]
 pub struct MoveReport {
     /// The old name, as in [`crate::Explanation::path`].
-    pub path: String,
-    /// The new name.
-    pub to: String,
+    #[serde(flatten, serialize_with = "path_text::path")]
+    pub path: Vec<u8>,
+    /// The new name, in the same way as `to`.
+    #[serde(flatten, serialize_with = "path_text::new_name")]
+    pub to: Vec<u8>,
     /// Type of what is moved.
     pub kind: Kind,
     /// The error number that `rename` gets, by name; `None` if it is allowed.
@@ -71,8 +74,8 @@ impl Policy {
         let refused = enforced.refuse_move(wanted, caller);
         let rule = refused.as_ref().and_then(|refused| refused.decision?.rule);
         MoveReport {
-            path: shown(wanted.from.path),
-            to: shown(wanted.to),
+            path: wanted.from.path.to_vec(),
+            to: wanted.to.to_vec(),
             kind: wanted.from.kind,
             errno: refused.as_ref().map(|refused| refused.errno),
             reason: refused.map(|refused| refused.reason),
@@ -263,7 +266,7 @@ fn lies_at(path: &[u8], dir: &[u8]) -> bool {
 
 impl fmt::Display for MoveReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{} -> {} ({})", self.path, self.to, self.kind)?;
+        writeln!(f, "{} -> {} ({})", shown(&self.path), shown(&self.to), self.kind)?;
         let (Some(errno), Some(reason)) = (self.errno, &self.reason) else {
             return writeln!(f, "  rename: allowed");
         };

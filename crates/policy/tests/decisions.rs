@@ -458,7 +458,13 @@ fn explanations_name_the_condition() {
     assert_eq!(json["rules"][1]["status"]["match"], "maybe");
     assert_eq!(json["rules"][1]["status"]["condition"], "exe");
     let strange = Facts { path: b"a\xff\n", ..file("") };
-    assert_eq!(policy.explain(&strange, None, &USER).path, "a\\xff\\n");
+    let strange = policy.explain(&strange, None, &USER);
+    assert!(strange.to_string().starts_with("a\\xff\\n (file)\n"), "{strange}");
+    let json = serde_json::to_value(&strange).unwrap();
+    assert_eq!(
+        (json["path"].as_str(), json["path_hex"].as_str()),
+        (Some("a\u{fffd}\n"), Some("61ff0a"))
+    );
 }
 
 #[test]
