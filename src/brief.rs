@@ -1,10 +1,11 @@
 //! `tollgate brief`: what an agent has to know about its fence.
 
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
-use tollgate_policy::{Action, Operation, Policy};
+use tollgate_policy::{Action, CallerFacts, Facts, Kind, Operation, Policy, Verdict};
 
 use crate::cli::BriefArgs;
 use crate::escape::{escaped, json_text};
@@ -91,17 +92,83 @@ fn line(rule: &tollgate_policy::Rule) -> String {
     format!("{} ({}{more}{which}): {what}", rule.name(), shown.join(", "))
 }
 
-fn of_git(dir: &Path) -> &'static str {
+/// A program that has the most say in a repository, for rules that name one.
+const GIT: &[u8] = b"/usr/bin/git";
+
+fn of_git(dir: &Path, policy: &Policy, has_fenced: bool) -> String {
+    where_it_is(dir).map_or_else(|| by_policy(dir, policy, has_fenced), str::to_owned)
+}
+
+/// What is said of a repository of which not all lies in this directory.
+fn where_it_is(dir: &Path) -> Option<&'static str> {
     if Repository::top_of(dir).is_some_and(|top| top != dir) {
-        return "The repository begins above this directory, and `git` finds none here.";
+        return Some("The repository begins above this directory, and `git` finds none here.");
     }
-    if Repository::at(dir).is_some_and(|repository| repository.outside_of(dir).is_some()) {
-        return "The repository lies outside of this directory: `git status`, `log` and `diff` work; \
-                `git add`, `commit` and `fetch` work only if `tollgate run` was told to allow it.";
+    let is_outside = |repository: Repository| repository.outside_of(dir).is_some();
+    Repository::at(dir).is_some_and(is_outside).then_some(
+        "The repository lies outside of this directory: `git status`, `log` and `diff` work; \
+         `git add`, `commit` and `fetch` work only if `tollgate run` was told to allow it.",
+    )
+}
+
+/// What the policy lets git do with the files of the repository.
+fn by_policy(dir: &Path, policy: &Policy, has_fenced: bool) -> String {
+    let inside = |path: &Path| {
+        let (dir, path) = (dir.canonicalize().ok()?, path.canonicalize().ok()?);
+        path.strip_prefix(&dir).ok().map(Path::to_owned)
+    };
+    let found = Repository::at(dir);
+    let place = |of: fn(&Repository) -> &Path| {
+        let there = found.as_ref().and_then(|repository| inside(of(repository)));
+        there.unwrap_or_else(|| PathBuf::from(".git"))
+    };
+    let (git_dir, common_dir) = (place(Repository::git_dir), place(Repository::common_dir));
+    let may = |path: PathBuf, operation| allows(policy, &path, operation);
+    if !may(git_dir.join("HEAD"), Operation::Read) {
+        return "`git` does not work here: the policy keeps the repository from you.".to_owned();
     }
-    "`git` works: commit, fetch, branch, worktree. Its hooks and settings cannot be changed; use \
-     `git checkout --no-track`, `git -c NAME=VALUE`. A tracked file that is read-only here stays as it is in \
-     checkouts: look at `git status` before `git add -A`."
+    // As git writes its index: a new one, which then takes the place of the old one.
+    if !may(git_dir.join("index"), Operation::Write)
+        || !may(git_dir.join("index.lock"), Operation::Create)
+    {
+        return "The repository can only be read here: `git status`, `log` and `diff` work; `git add`, \
+                `commit`, `fetch` and `checkout` do not."
+            .to_owned();
+    }
+    let keeps_settings = !may(common_dir.join("config"), Operation::Write);
+    let keeps_hooks = !may(common_dir.join("hooks/pre-commit"), Operation::Create);
+    let kept = match (keeps_hooks, keeps_settings) {
+        (true, true) => " Its hooks and settings cannot be changed;",
+        (true, false) => " Its hooks cannot be changed.",
+        (false, true) => " Its settings cannot be changed;",
+        (false, false) => "",
+    };
+    let instead =
+        if keeps_settings { " use `git checkout --no-track`, `git -c NAME=VALUE`." } else { "" };
+    let of_checkouts = if has_fenced {
+        " A tracked file that is read-only here stays as it is in checkouts: look at `git status` before \
+         `git add -A`."
+    } else {
+        ""
+    };
+    format!("`git` works: commit, fetch, branch, worktree.{kept}{instead}{of_checkouts}")
+}
+
+/// Whether the policy allows it to git, run by who asks.
+fn allows(policy: &Policy, path: &Path, operation: Operation) -> bool {
+    let (uid, gid) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
+    let caller = CallerFacts { uid, gid, exe: Some(GIT) };
+    let path = path.as_os_str().as_bytes();
+    let facts = Facts { path, kind: Kind::File, size: 0, head: Some(&[]) };
+    let explained = policy.explain(&facts, Some(operation), &caller);
+    explained.operations.iter().all(|answer| answer.verdict == Verdict::Allow)
+}
+
+/// Whether what no rule is about cannot be changed.
+fn keeps_the_rest(policy: &Policy) -> bool {
+    let enforced = policy.enforced();
+    let default = enforced.as_ref().unwrap_or(policy).default_action();
+    matches!(default, Action::Deny | Action::Hide | Action::ReadOnly)
 }
 
 /// What holds where nothing is listed. Rules that allow are not.
@@ -148,7 +215,7 @@ fn text(
          * {}\n\
          * {}\n{}",
         escaped(&dir.to_string_lossy()),
-        of_git(dir),
+        of_git(dir, policy, !fenced.is_empty() || keeps_the_rest(policy)),
         of_the_rest(policy),
         of_policy_files(are_files_kept),
     );

@@ -166,6 +166,50 @@ fn a_brief_says_where_a_rule_goes_by_content() {
     }
 }
 
+/// By what the policy says of the repository's own files.
+#[test]
+fn a_brief_says_what_git_can_do_under_the_policy() {
+    let place = Place::new();
+    for directory in ["dir/.git/hooks", "dir/.git/objects", "dir/.git/refs"] {
+        std::fs::create_dir_all(place.path(directory)).unwrap();
+    }
+    place.write("dir/.git/HEAD", "ref: refs/heads/main\n");
+    place.write("dir/.git/config", "[core]\n\tbare = false\n");
+    let of_git = |path: &str| {
+        place.write("p.toml", &format!("[[rule]]\npath = '{path}'\naction = 'read-only'\n"))
+    };
+    let (index, hooks) = (of_git(".git/index*"), "p.toml");
+    let said = |policy: &str| {
+        let answer = tollgate(["brief", "--policy", policy, &place.path("dir")]);
+        assert_eq!(answer.code(), 0, "{answer:?}");
+        let line = answer.out().lines().find(|line| line.starts_with("* ") && line.contains("git"));
+        line.unwrap_or_else(|| panic!("{answer:?}")).to_owned()
+    };
+    for policy in ["ci", "read-only", &index] {
+        let line = said(policy);
+        assert!(
+            line.contains("only be read") && !line.contains("works: commit"),
+            "{policy}: {line}"
+        );
+    }
+    let line = said("agent");
+    assert!(line.contains("commit") && line.contains("hooks and settings cannot"), "{line}");
+    let line = said("none");
+    assert!(line.contains("works: commit") && !line.contains("cannot be changed"), "{line}");
+    assert!(!line.contains("tracked file that is read-only"), "{line}");
+    of_git(".git/hooks");
+    let line = said(&place.path(hooks));
+    assert!(line.contains("hooks cannot") && !line.contains("settings"), "{line}");
+    of_git(".git/config");
+    let line = said(&place.path(hooks));
+    assert!(line.contains("settings cannot") && line.contains("--no-track"), "{line}");
+    let rest = "default = 'read-only'\n[[rule]]\npath = ['.git', 'src']\naction = 'passthrough'\n";
+    let line = said(&place.write("p.toml", rest));
+    assert!(line.contains("works: commit") && line.contains("tracked file that is read-only"));
+    let hidden = place.write("p.toml", "[[rule]]\npath = '.git'\naction = 'hide'\n");
+    assert!(said(&hidden).contains("does not work"), "{}", said(&hidden));
+}
+
 #[test]
 fn a_policy_that_allows_everything_is_warned_of() {
     let place = Place::new();
