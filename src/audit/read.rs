@@ -5,6 +5,8 @@ use std::io::BufRead;
 
 use serde::Deserialize;
 
+use crate::messages;
+
 /// Longest line in bytes that is read; longer ones are damaged.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 
@@ -64,6 +66,41 @@ struct OfRun {
 
 /// Most runs that are told apart.
 const MAX_RUNS: usize = 4096;
+
+/// What it means that so many runs have no end in the logs.
+pub(crate) fn without_an_end(runs: usize) -> String {
+    format!(
+        "{} without an end in the logs, so something may be missing: a server goes on, was killed, or could not \
+         write.",
+        messages::count(runs, "run")
+    )
+}
+
+/// So many records, with the verb that says what became of them.
+pub(crate) fn records_were(count: u64) -> String {
+    if count == 1 { "1 record was".to_owned() } else { format!("{count} records were") }
+}
+
+/// Which runs have an end.
+#[derive(Debug, Default)]
+pub(crate) struct Ends(BTreeMap<String, bool>);
+
+impl Ends {
+    pub(crate) fn take(&mut self, line: &Line) {
+        let Some(run) = &line.run else { return };
+        let has_ended = line.event == "stop";
+        if let Some(ended) = self.0.get_mut(run) {
+            *ended |= has_ended;
+        } else if self.0.len() < MAX_RUNS {
+            self.0.insert(run.clone(), has_ended);
+        }
+    }
+
+    /// Runs that have none, of the first 4,096.
+    pub(crate) fn missing(&self) -> usize {
+        self.0.values().filter(|ended| !**ended).count()
+    }
+}
 
 impl Lost {
     pub(crate) fn take(&mut self, line: &Line) {

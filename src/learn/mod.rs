@@ -15,6 +15,7 @@ use std::path::PathBuf;
 use anyhow::{Context, bail, ensure};
 use tollgate_policy::Policy;
 
+use crate::audit::read::without_an_end;
 use crate::cli::LearnArgs;
 use crate::escape::escaped;
 use crate::messages;
@@ -124,20 +125,20 @@ fn policy(seen: &Seen, exact: bool) -> anyhow::Result<String> {
     );
     say!(text, "# whether that was right or not.");
     let lost = seen.lost.counts();
-    for (count, what) in lost.into_iter().zip(["were dropped", "could not be written"]) {
+    let unwritten = "could not be written";
+    for (count, [of_one, of_several]) in
+        lost.into_iter().zip([["was dropped", "were dropped"], [unwritten; 2]])
+    {
         if count > 0 {
-            say!(text, "# The logs lack {count} records that {what}: something may be missing.");
+            let records = messages::count(usize::try_from(count).unwrap_or(usize::MAX), "record");
+            let what = if count == 1 { of_one } else { of_several };
+            say!(text, "# The logs lack {records} that {what}: something may be missing.");
         }
     }
     match seen.runs.difference(&seen.ended).count() {
         0 => {}
         endless => {
-            say!(
-                text,
-                "# {} without an end in the logs, so something may be missing: a server goes on, was killed, or could \
-             not write.",
-                messages::count(endless, "run")
-            );
+            say!(text, "# {}", without_an_end(endless));
         }
     }
     if seen.unnamed > 0 {

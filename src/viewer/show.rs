@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::audit::read::{Line, Lost};
+use crate::audit::read::{Ends, Line, Lost, records_were, without_an_end};
 use crate::escape::escaped;
 use crate::messages;
 
@@ -63,8 +63,11 @@ fn about_run(line: &Line) -> String {
         "continued" => format!("run {run} over {dir} goes on, {policy}"),
         "reload" => format!("run {run}: {policy} is in force"),
         "stop" => format!("run {run} ends"),
-        "dropped" => format!("{} records were dropped", line.count.unwrap_or(0)),
-        "failed" => format!("{} records could not be written", line.count.unwrap_or(0)),
+        "dropped" => format!("{} dropped", records_were(line.count.unwrap_or(0))),
+        "failed" => {
+            let count = usize::try_from(line.count.unwrap_or(0)).unwrap_or(usize::MAX);
+            format!("{} could not be written", messages::count(count, "record"))
+        }
         other => escaped(other),
     }
 }
@@ -114,6 +117,7 @@ fn details(line: &Line) -> String {
 pub(super) struct Totals {
     runs: u64,
     lost: Lost,
+    ends: Ends,
     outcomes: BTreeMap<String, u64>,
     rules: BTreeMap<String, u64>,
 }
@@ -125,6 +129,7 @@ impl Totals {
     pub(super) fn add(&mut self, line: &Line) {
         self.runs += u64::from(line.event == "start");
         self.lost.take(line);
+        self.ends.take(line);
         if !line.is_about_files() {
             return;
         }
@@ -155,13 +160,19 @@ impl Totals {
         if !self.rules.is_empty() {
             text += &format!("refused by rule: {}\n", list(&self.rules));
         }
-        let lost = self.lost.counts();
+        let (lost, endless) = (self.lost.counts(), self.ends.missing());
+        // What a run lost in all is in its end.
+        let at_least = if endless > 0 { "at least " } else { "" };
         for (count, what) in
             lost.into_iter().zip(["dropped by the server", "lost: the log could not be written"])
         {
             if count > 0 {
-                text += &format!("{count} records were {what}\n");
+                text += &format!("{at_least}{} {what}\n", records_were(count));
             }
+        }
+        if endless > 0 {
+            text += &without_an_end(endless);
+            text.push('\n');
         }
         text
     }
@@ -194,6 +205,25 @@ mod tests {
         );
         let coloured = text(&line(REFUSED), Colours { on: true });
         assert!(coloured.contains("\x1b[31mrefused"), "{coloured}");
+    }
+
+    #[test]
+    fn what_was_lost_of_a_run_without_an_end_is_a_part() {
+        let mut totals = Totals::default();
+        totals.add(&line(r#"{"time":"t","run":"a","event":"start"}"#));
+        totals.add(&line(r#"{"time":"t","run":"a","event":"failed","count":1}"#));
+        let text = totals.text();
+        assert!(
+            text.contains("at least 1 record was lost: the log could not be written\n"),
+            "{text}"
+        );
+        assert!(text.ends_with("a server goes on, was killed, or could not write.\n"), "{text}");
+        totals.add(&line(r#"{"time":"t","run":"a","event":"stop","failed":2}"#));
+        let text = totals.text();
+        assert!(
+            text.ends_with("begun\n2 records were lost: the log could not be written\n"),
+            "{text}"
+        );
     }
 
     #[test]
