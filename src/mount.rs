@@ -55,6 +55,7 @@ pub(crate) fn run(args: &MountArgs) -> anyhow::Result<()> {
         .log_outside(&mnt)?
         .with_further(Vec::new(), views)
         .found_at(found)
+        .read_only(args.flags.read_only)
         .without_native_unless_permitted(&source);
     let mut options = serve::mount_options(&tree)?;
     mount_flags::apply(&args.flags, &mut options);

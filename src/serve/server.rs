@@ -9,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::Context;
 use rustix::fs::MemfdFlags;
 use tollgate_fuse::{Connection, Device, InitFlags, Running, Session, TransportChoice};
-use tollgate_view::{Config, OpenError, View, WRITING_SEALED};
+use tollgate_view::{ANOTHER_WRITES, Config, OpenError, View, WRITING_SEALED};
 
 use super::common::Common;
 use super::queues::QueuesSocket;
@@ -18,7 +18,7 @@ use super::{ServerKind, Spec};
 use crate::audit::Recorder;
 use crate::broker;
 use crate::control::{self, Guest};
-use crate::escape::escaped;
+use crate::escape::{escaped, shown};
 use crate::messages;
 use crate::policy_choice::Origin;
 use crate::prometheus;
@@ -83,6 +83,7 @@ impl Server {
             neighbours: common.neighbours(),
             only_ids: spec.only_ids,
             on_search: Some(messages::searching),
+            is_read_only: spec.is_read_only,
             seal_keys: spec.seal_keys,
             callers: sandbox.callers(),
             audit: Some(Arc::clone(&recorder) as Arc<dyn tollgate_view::Audit>),
@@ -273,12 +274,17 @@ fn tell_what_is_missing(state: &State, no_passthrough: Option<&String>, quiet: b
     }
 }
 
-/// What to do where another server writes the sealed files of DIR.
+/// What to do where the sealed files of DIR are not written here.
 fn only_reads_sealed(dir: &Path, reason: &str) -> String {
+    let (dir, reason) = (shown(dir), escaped(reason));
+    let until = if reason == ANOTHER_WRITES {
+        " until the other server has ended; `tollgate status` shows what is served"
+    } else {
+        ""
+    };
     format!(
-        "sealed files of `{}` can only be read here ({reason}): whoever writes gets `Read-only file \
-         system` until the other server has ended; `tollgate status` shows what is served",
-        dir.display()
+        "sealed files of `{dir}` can only be read here ({reason}): whoever writes gets `Read-only file \
+         system`{until}"
     )
 }
 

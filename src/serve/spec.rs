@@ -38,6 +38,8 @@ pub(crate) struct Spec {
     pub(super) policy_origin: policy_choice::Origin,
     pub(super) policy_was_named: bool,
     pub(super) seal_keys: Option<Arc<tollgate_view::SealKeys>>,
+    /// `--read-only`.
+    pub(super) is_read_only: bool,
     pub(super) audit: Option<AuditConfig>,
     pub(super) timeout: Duration,
     pub(super) watch: WatchMode,
@@ -97,6 +99,7 @@ impl Spec {
         Ok(Self {
             kind,
             seal_keys,
+            is_read_only: false,
             dir: tree.path.clone(),
             native: prepared.to_mount,
             policy: Arc::new(policy),
@@ -176,6 +179,11 @@ impl Spec {
     /// Gives the directory where it was found, if it is served on a copy of its mount.
     pub(crate) fn found_at(self, found: Option<OwnedFd>) -> Self {
         Self { found, ..self }
+    }
+
+    /// Says whether it is mounted read-only.
+    pub(crate) fn read_only(self, is_read_only: bool) -> Self {
+        Self { is_read_only, ..self }
     }
 
     /// Names the directories of the further views that the same process serves; as the policy has

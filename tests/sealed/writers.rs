@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::compared::make_by_mknod;
@@ -17,6 +18,46 @@ fn attempts(view: &View<'_>) -> Vec<io::Result<()>> {
         fs::write(view.at("vault/new"), b"of the second"),
         make_by_mknod(&view.at("vault/new"), 0o600).map_err(io::Error::from),
     ]
+}
+
+/// Nobody writes through a view that is read-only, so it lacks nothing, and is in nobody's way.
+#[test]
+fn a_view_that_is_read_only_leaves_writing_to_another() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let first = place.mount(&["--read-only"]);
+    assert!(!first.said.contains("sealed files"), "{}", first.said);
+    let mut status = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    let status = status.arg("status").arg(first.at("")).output().unwrap();
+    assert!(status.status.success(), "{status:?}");
+    assert!(!String::from_utf8_lossy(&status.stdout).contains("sealed"), "{status:?}");
+    let second = place.mount_beside();
+    assert!(!second.said.contains("can only be read here"), "{}", second.said);
+    fs::write(second.at("vault/a"), b"of the second").unwrap();
+    drop(second);
+    // The lock is there by now.
+    drop(first);
+    let first = place.mount(&["--read-only"]);
+    assert_eq!(fs::read(first.at("vault/a")).unwrap(), b"of the second");
+    let second = place.mount_beside();
+    assert!(!second.said.contains("can only be read here"), "{}", second.said);
+    fs::write(second.at("vault/a"), b"again").unwrap();
+}
+
+/// No other server is waited for.
+#[test]
+fn a_lock_that_cannot_be_had_is_said_to_be_no_other_server() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    fs::create_dir(place.below(".tollgate-seal.lock")).unwrap();
+    let view = place.mount(&[]);
+    let said = &view.said;
+    assert!(said.contains("can only be read here") && said.contains("cannot be had"), "{said}");
+    assert!(!said.contains("other server"), "{said}");
 }
 
 #[test]

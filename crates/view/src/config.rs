@@ -56,6 +56,9 @@ pub struct Config {
     /// Is told, about twice a second, how many names the search for hard links at the start has
     /// looked at; only of one that takes longer.
     pub on_search: Option<fn(u64)>,
+    /// The view is mounted such that nobody writes through it: then it leaves the writing of sealed files to
+    /// another server, and lacks nothing without.
+    pub is_read_only: bool,
     /// The keys of files that `seal` rules name; without them, such files cannot be opened.
     pub seal_keys: Option<Arc<SealKeys>>,
     /// Who looks at callers; `None`: this process, in /proc.
@@ -80,6 +83,7 @@ impl Default for Config {
             neighbours: None,
             only_ids: None,
             on_search: None,
+            is_read_only: false,
             seal_keys: None,
             callers: None,
             audit: None,

@@ -80,7 +80,7 @@ pub use neighbours::Neighbours;
 pub use reload::{ReloadError, Reloaded};
 pub use seal_keys::SealKeys;
 pub use shares::ShareStatus;
-pub use stats::{Counts, DECISIONS, Snapshot, Unavailable, WRITING_SEALED};
+pub use stats::{ANOTHER_WRITES, Counts, DECISIONS, Snapshot, Unavailable, WRITING_SEALED};
 pub use view::View;
 pub use watch::WatchStatus;
 

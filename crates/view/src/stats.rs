@@ -147,8 +147,10 @@ impl Counters {
     }
 }
 
-/// The feature that a view lacks whose sealed files another server writes.
+/// The feature that a view lacks whose sealed files another server writes, or that cannot tell.
 pub const WRITING_SEALED: &str = "writing sealed files";
+/// Why, where that is so.
+pub const ANOTHER_WRITES: &str = "another server writes them";
 
 /// Something that could not be had, and why. Names of files are in it as they are: who prints it makes
 /// them safe for a terminal.

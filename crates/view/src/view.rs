@@ -53,7 +53,7 @@ use crate::removed::Removed;
 use crate::road::Road;
 use crate::shares::ShareStatus;
 use crate::small::Small;
-use crate::stats::{Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
+use crate::stats::{ANOTHER_WRITES, Count, Counters, Snapshot, Unavailable, WRITING_SEALED};
 use crate::sweeper::Sweeper;
 use crate::table::{Node, Table};
 use crate::twins::Twins;
@@ -77,6 +77,8 @@ pub struct View {
     pub(crate) attr_timeout: Duration,
     pub(crate) entry_timeout: Duration,
     pub(crate) root_dev: u64,
+    /// Nobody writes through it.
+    is_read_only: bool,
     /// The lower directory where it was found, if that is on another mount, and what was mounted below it
     /// at the start.
     found: Option<(Arc<OwnedFd>, Vec<Mount>)>,
@@ -241,6 +243,7 @@ impl View {
             attr_timeout: config.attr_timeout,
             entry_timeout: config.entry_timeout,
             root_dev: root.dev(),
+            is_read_only: config.is_read_only,
             found,
             path_at_start,
             reserves_by_user,
@@ -414,9 +417,11 @@ impl View {
             let feature = "watching for changes behind the view".into();
             missing.push(Unavailable { feature, reason: reason.clone() });
         }
-        if let Some(errno) = self.contents.refuses_writers() {
+        // Asked, it would become the one server that writes them.
+        let refuses = || self.contents.refuses_writers();
+        if let Some(errno) = if self.is_read_only { None } else { refuses() } {
             let reason = match errno {
-                Errno::WOULDBLOCK => "another server writes them".into(),
+                Errno::WOULDBLOCK => ANOTHER_WRITES.into(),
                 errno => format!("the lock of who writes them cannot be had: {errno}"),
             };
             missing.push(Unavailable { feature: WRITING_SEALED.into(), reason });
