@@ -459,6 +459,22 @@ fn what_was_refused_at_one_time_is_not_learned_from_another() {
     assert!(said.contains("#   read, write of conf/key\n"), "{}", learned.text);
 }
 
+/// `!` takes nothing back and `~` is no home in a policy, and whoever writes them so is warned.
+#[test]
+fn names_that_begin_as_other_things_do_are_learned_without_a_warning() {
+    let records = ["!x", "~", "~/y", "$HOME/z", "a!"].map(|path| format!(r#"{GRANTED}"{path}""#));
+    let refused = format!(r#"{REFUSED}"!key""#);
+    let all = records.iter().map(String::as_str).chain([refused.as_str()]);
+    let learned = Learned::from(&all.collect::<Vec<_>>());
+    for path in ["!x", "~", "~/y", "$HOME/z", "a!"] {
+        assert!(learned.allows("read", path), "{path}: {}", learned.text);
+    }
+    assert!(!learned.allows("read", "!key") && !learned.allows("read", "x"), "{}", learned.text);
+    let file = learned.dir.path().join("learned.toml");
+    let checked = tollgate(&["check", file.to_str().unwrap()]);
+    assert_eq!((checked.status.success(), text(&checked.stderr).as_str()), (true, ""));
+}
+
 /// What is in it is another matter.
 #[test]
 fn what_a_directory_was_refused_is_not_learned_from_what_is_in_it() {

@@ -60,6 +60,10 @@ pub(super) fn at_any_depth(path: &str) -> String {
 /// A glob that matches the path, and what is below it.
 pub(super) fn literal(path: &str) -> String {
     let mut glob = String::with_capacity(path.len());
+    // At the beginning they look as if they meant something else, which `check` warns of.
+    if path.starts_with(['!', '~', '$']) {
+        glob.push('\\');
+    }
     let (whole, is_cut) = path.strip_suffix('/').map_or((path, false), |begin| (begin, true));
     for char in whole.chars() {
         if char == BYTE {
