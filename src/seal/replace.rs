@@ -73,7 +73,7 @@ pub(super) struct Old<'a> {
     pub(super) writers: Writers,
 }
 
-/// Who may write a file.
+/// Who may write a file: a sealed one, or a plain one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Writers {
     /// Servers of views, which look whether it still has its name.
@@ -99,14 +99,22 @@ impl Held<'_> {
     }
 }
 
-/// Holds off who would open `file` for writing, as far as the file system can.
+/// Holds off who would open `file`, which `writers` may write, for writing, as far as the file system can.
 ///
 /// # Errors
 /// If it cannot be replaced: it has several names, or is open for writing.
-pub(super) fn hold(file: &File) -> Result<Held<'_>> {
+pub(super) fn hold(file: &File, writers: Writers) -> Result<Held<'_>> {
     let names = file.metadata()?.nlink();
     if names > 1 {
-        bail!("has {names} names (hard links); only one of them would be sealed");
+        match writers {
+            Writers::Any => {
+                bail!("has {names} names (hard links); only one of them would be sealed")
+            }
+            Writers::Servers => bail!(
+                "has {names} names (hard links), and keeps the key that it has; run this again when the \
+                 others are gone"
+            ),
+        }
     }
     let is_leased = refuse_if_written(file)?;
     refuse_if_locked(file)?;
@@ -144,7 +152,7 @@ pub(super) fn replace(
     write: impl FnOnce(&File, &Held<'_>) -> Result<()>,
 ) -> Result<()> {
     let before = Attributes::of(old.file)?;
-    let held = hold(old.file)?;
+    let held = hold(old.file, old.writers)?;
     let new = unfinished::temporary_for(old.file, &old.spot.directory(), old.dir)?;
     write(new.as_file(), &held)?;
     before.give(new.as_file())?;

@@ -16,7 +16,7 @@ use crate::seal::beside;
 use crate::seal::domains::Domains;
 use crate::seal::files::{self, State};
 use crate::seal::job::{Job, Progress};
-use crate::seal::replace;
+use crate::seal::replace::{self, Writers};
 use crate::seal::ring::{self, Open};
 use crate::seal::secret;
 use crate::seal::spot::{Spot, path_of};
@@ -80,7 +80,7 @@ pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
             );
         }
         if args.dry_run {
-            replace::hold(file)?;
+            replace::hold(file, Writers::Any)?;
         } else {
             files::convert(spot, file, job)?;
         }
@@ -177,8 +177,11 @@ pub(super) fn rotate(args: &SealRotateArgs) -> Result<()> {
         |_, _, file, job| {
             Ok(match files::state(file, job)? {
                 // What cannot be done is named below. It does not keep others from a new key.
-                State::Sealed(epoch) if epoch < newest && replace::hold(file).is_ok() => {
-                    Done::Changed
+                State::Sealed(epoch) if epoch < newest => {
+                    match replace::hold(file, Writers::Servers) {
+                        Ok(_) => Done::Changed,
+                        Err(_) => Done::AsItWas,
+                    }
                 }
                 _ => Done::AsItWas,
             })

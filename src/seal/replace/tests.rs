@@ -38,7 +38,7 @@ impl Place {
         let file = unfinished::open(&self.path).expect("it is there");
         let (spot, dir, writers) = (self.spot(), self.dir.path(), Writers::Servers);
         let old = Old { spot: &spot, file: &file, dir, writers };
-        let held = hold(&file)?;
+        let held = hold(&file, writers)?;
         assert!(held.is_leased, "leases are to be had where tests run");
         let new = unfinished::temporary_for(&file, dir, dir)?;
         new.as_file().write_all_at_start(b"new ");
