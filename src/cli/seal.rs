@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::builder::NonEmptyStringValueParser;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Subcommand, ValueEnum};
 
 pub(super) const SEAL_EXAMPLES: &str = "\
 Examples:
@@ -164,14 +164,13 @@ pub(crate) struct SealPasswdArgs {
 
 /// Which files.
 #[derive(Debug, Args)]
+#[command(group(ArgGroup::new("which").required(true).args(["domain", "policy"])))]
 pub(crate) struct SealFilesArgs {
     /// The domain that the files are bound to, as in the `seal` rule of the policy
     #[arg(
         long,
         value_name = "NAME",
-        value_parser = NonEmptyStringValueParser::new(),
-        required_unless_present = "policy",
-        conflicts_with = "policy"
+        value_parser = NonEmptyStringValueParser::new()
     )]
     pub(crate) domain: Option<String>,
 
