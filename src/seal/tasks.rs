@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use serde_json::{Value, json};
 use tollgate_seal::{Keyring, MasterKeys, SealError, SealedFile};
 
@@ -48,13 +48,27 @@ const MOVED: &str = "its directory was moved or replaced meanwhile; run this aga
 /// # Errors
 /// If it should be sealed: by a rule of the policy, or since it lies below a path that was named. A
 /// domain alone is no reason, as it says nothing of the files beside its own.
-fn plain(file: &File, args: &SealFilesArgs) -> Result<Done> {
+fn plain(found: &Found, file: &File, (top, args): (&Top<'_>, &SealFilesArgs)) -> Result<Done> {
     if args.paths.is_empty() && args.policy.is_none() {
         return Ok(Done::Plain);
     }
     // One that is being made in a view has nothing in it until its first commit.
     replace::refuse_if_written(file)?;
-    bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
+    Err(is_plain(found, top))
+}
+
+/// That a sealed file is expected where a plain one is, and how to seal it.
+fn is_plain(found: &Found, top: &Top<'_>) -> anyhow::Error {
+    let dir = std::fs::canonicalize(path_of(top.dir));
+    match dir {
+        // As `convert` says it of a path that is named.
+        Ok(dir) if !found.real.starts_with(&dir) => anyhow!(
+            "is plain, where a sealed file is expected, and not in `{}`, the directory of the keyring: \
+             `tollgate seal convert` seals it when it is there",
+            shown(&dir)
+        ),
+        _ => anyhow!("is plain, where a sealed file is expected; `tollgate seal convert` seals it"),
+    }
 }
 
 pub(super) fn convert(args: &SealConvertArgs) -> Result<()> {
@@ -110,7 +124,7 @@ pub(super) fn check(args: &SealCheckArgs) -> Result<()> {
             if is_key(found, file, &ring)? {
                 return Ok(Done::LeftOut);
             }
-            bail!("is plain, where a sealed file is expected; `tollgate seal convert` seals it");
+            return Err(is_plain(found, &top));
         }
         whole(&beside::check(file, job)?, file, job)
     })?;
@@ -150,7 +164,7 @@ pub(super) fn export(args: &SealExportArgs) -> Result<()> {
     let mut results =
         over_files(&args.files, &top, Where::Anywhere, &keys, |found, _, file, job| {
             if files::state(file, job)? == State::Plain {
-                return plain(file, &args.files);
+                return plain(found, file, (&top, &args.files));
             }
             files::export(file, &args.to, &found.below, job)?;
             Ok(Done::Changed)
@@ -227,13 +241,15 @@ fn make_epoch(open: &mut Open, top: &Top<'_>) -> Result<()> {
 fn seal_anew(args: &SealRotateArgs, top: &Top<'_>, keys: &MasterKeys) -> Result<Results> {
     let newest = ring::newest(keys);
     let which = Where::InDir { to_change: true };
-    over_files(&args.files, top, which, keys, |_, spot, file, job| match files::state(file, job)? {
-        State::Plain => plain(file, &args.files),
-        State::Sealed(epoch) if epoch < newest => {
-            files::seal_anew(spot, file, job)?;
-            Ok(Done::Changed)
+    over_files(&args.files, top, which, keys, |found, spot, file, job| {
+        match files::state(file, job)? {
+            State::Plain => plain(found, file, (top, &args.files)),
+            State::Sealed(epoch) if epoch < newest => {
+                files::seal_anew(spot, file, job)?;
+                Ok(Done::Changed)
+            }
+            State::Sealed(_) => Ok(Done::AsItWas),
         }
-        State::Sealed(_) => Ok(Done::AsItWas),
     })
 }
 

@@ -39,6 +39,27 @@ fn what_should_be_sealed_and_is_plain_is_named_by_every_command() {
     drop(made);
 }
 
+/// It can be looked at there, and not be sealed.
+#[test]
+fn a_plain_file_elsewhere_is_not_said_to_be_sealed_by_convert_there() {
+    let place = Place::new();
+    ok(&place.vault("convert", &[]));
+    let away = place.word("away", "plain");
+    let to = tempfile::tempdir().unwrap();
+    let to = to.path().join("to");
+    for more in [&["check"][..], &["export", "--to", to.to_str().unwrap()]] {
+        let said = place.seal(&[more, &["--domain", "vault", "vault", &away]].concat());
+        let dir = fs::canonicalize(place.dir.path()).unwrap();
+        let dir = format!("not in `{}`, the directory of the keyring", dir.display());
+        fails(&said, &[&away, "is plain", &dir, "1 file could not be done"]);
+        assert!(!String::from_utf8_lossy(&said.stderr).contains("seals it\n"), "{said:?}");
+    }
+    // A copy of a sealed file is one wherever it lies.
+    let copy = place.keys.path().join("copy");
+    fs::copy(place.path("vault/plan"), &copy).unwrap();
+    ok(&place.seal(&["check", "--domain", "vault", copy.to_str().unwrap()]));
+}
+
 #[test]
 fn what_is_damaged_is_named_and_the_others_go_on() {
     let place = Place::new();
