@@ -1,5 +1,6 @@
 //! `/proc/self/mountinfo`: which mounts there are.
 
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -46,7 +47,7 @@ impl MountInfo {
     }
 }
 
-/// Every mount, in the kernel's order: of two on the same point, the later one is seen.
+/// Every mount: of two on the same point, the later one is seen.
 ///
 /// # Errors
 /// When /proc is not mounted; the message says so.
@@ -66,7 +67,34 @@ pub(crate) fn read() -> anyhow::Result<Vec<MountInfo>> {
 /// Those of read(2).
 pub(crate) fn read_of(pid: &str) -> std::io::Result<Vec<MountInfo>> {
     let text = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
-    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
+    let listed: Vec<_> = text.split(|byte| *byte == b'\n').filter_map(parse).collect();
+    Ok(in_order(&listed))
+}
+
+/// The kernel lists mounts as they were made. One that was made earlier can have been moved onto another one:
+/// that is its parent then, and comes first here. Each mount is given with the id of its parent.
+fn in_order(listed: &[(MountInfo, u64)]) -> Vec<MountInfo> {
+    let mut at_point = HashMap::<&Path, Vec<usize>>::new();
+    for (index, (mount, _)) in listed.iter().enumerate() {
+        at_point.entry(&mount.point).or_default().push(index);
+    }
+    let mut order: Vec<usize> = (0..listed.len()).collect();
+    for places in at_point.into_values().filter(|places| places.len() > 1) {
+        // How many of those at its point are beneath a mount.
+        let depth = |index: &usize| {
+            let mut below = listed[*index].1;
+            for depth in 0..places.len() {
+                let parent = places.iter().find(|other| listed[**other].0.id == below);
+                let Some(parent) = parent.filter(|parent| *parent != index) else { return depth };
+                below = listed[*parent].1;
+            }
+            places.len()
+        };
+        let mut sorted = places.clone();
+        sorted.sort_by_cached_key(depth);
+        places.iter().zip(sorted).for_each(|(place, index)| order[*place] = index);
+    }
+    order.into_iter().map(|index| listed[index].0.clone()).collect()
 }
 
 /// The mount that covers exactly `point`, if one does.
@@ -80,10 +108,12 @@ pub(crate) fn covering<'a>(mounts: &'a [MountInfo], path: &Path) -> Option<&'a M
     over.max_by_key(|mount| mount.point.components().count())
 }
 
-fn parse(line: &[u8]) -> Option<MountInfo> {
+/// With the id of its parent.
+fn parse(line: &[u8]) -> Option<(MountInfo, u64)> {
     let mut words = line.split(|byte| *byte == b' ');
     let id = text(words.next()?)?.parse().ok()?;
-    let device = text(words.nth(1)?)?;
+    let parent = text(words.next()?)?.parse().ok()?;
+    let device = text(words.next()?)?;
     let root = path(words.next()?);
     let point = path(words.next()?);
     // Options and any number of optional fields, ended by a dash.
@@ -92,7 +122,7 @@ fn parse(line: &[u8]) -> Option<MountInfo> {
     // After the source. A comma that belongs to an option is escaped, so they are taken apart first.
     let options = rest.nth(1).unwrap_or_default().split(|byte| *byte == b',');
     let options = options.map(|option| path(option).into_os_string()).collect();
-    Some(MountInfo { id, device, root, point, kind, options })
+    Some((MountInfo { id, device, root, point, kind, options }, parent))
 }
 
 fn text(word: &[u8]) -> Option<String> {
@@ -131,7 +161,8 @@ mod tests {
     fn a_line_is_read_with_its_escapes() {
         let line =
             b"36 35 98:0 /mnt1 /a\\040b\\134c rw,noatime master:1 shared:2 - fuse.tollgate x rw";
-        let mount = parse(line).unwrap();
+        let (mount, parent) = parse(line).unwrap();
+        assert_eq!(parent, 35);
         assert_eq!(mount.id, 36);
         assert_eq!(mount.device, "98:0");
         assert_eq!(mount.minor_number(), Some(0));
@@ -144,7 +175,7 @@ mod tests {
     #[test]
     fn a_comma_in_an_option_does_not_end_it() {
         let line = br"36 35 0:9 / /a rw - overlay x rw,lowerdir+=/lo\054d\134e,upperdir=/u";
-        assert_eq!(parse(line).unwrap().options, ["rw", r"lowerdir+=/lo,d\e", "upperdir=/u"]);
+        assert_eq!(parse(line).unwrap().0.options, ["rw", r"lowerdir+=/lo,d\e", "upperdir=/u"]);
     }
 
     #[test]
@@ -152,6 +183,22 @@ mod tests {
         for line in [&b""[..], b"1 2", b"x 1 2 3 4 - ext4", b"36 35 98:0 / /a rw"] {
             assert_eq!(parse(line), None);
         }
+    }
+
+    #[test]
+    fn what_was_moved_onto_a_later_mount_comes_after_it() {
+        let order = |listed: &[(u64, u64, &str)]| -> Vec<u64> {
+            let mount = |&(id, parent, point)| (MountInfo::example(id, "8:1", "/", point), parent);
+            let listed: Vec<_> = listed.iter().map(mount).collect();
+            in_order(&listed).iter().map(|mount| mount.id).collect()
+        };
+        assert_eq!(order(&[(1, 1, "/"), (2, 3, "/a"), (3, 1, "/a")]), [1, 3, 2]);
+        assert_eq!(order(&[(1, 1, "/"), (3, 1, "/a"), (4, 3, "/a")]), [1, 3, 4]);
+        // Others stay where they are.
+        let listed = [(2, 4, "/a"), (9, 1, "/b"), (3, 1, "/a"), (8, 3, "/a/c"), (4, 3, "/a")];
+        assert_eq!(order(&listed), [3, 9, 4, 8, 2]);
+        // In a namespace whose root has another mount beneath that does not show.
+        assert_eq!(order(&[(5, 5, "/"), (6, 5, "/"), (7, 99, "/x")]), [5, 6, 7]);
     }
 
     #[test]

@@ -50,9 +50,10 @@ pub(crate) fn may_link(mounts: &[MountInfo], directory: &Path, file: &Path) -> b
     shown.any(|mount| mount.device == of_file.device)
 }
 
-/// The number of the mount that is seen at `path`.
+/// The number of the mount that is seen at `path`. Nothing is asked of whoever serves it.
 pub(crate) fn id_at(path: &Path) -> Option<u64> {
-    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::MNT_ID);
+    let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
+    let found = rustix::fs::statx(CWD, path, flags, StatxFlags::MNT_ID);
     found.ok().map(|found| found.stx_mnt_id)
 }
 

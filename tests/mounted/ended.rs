@@ -7,7 +7,8 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::fs::CWD;
+use rustix::mount::{MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::harness::can_mount;
@@ -170,6 +171,30 @@ fn what_is_mounted_over_a_view_stays_when_its_server_ends() {
     server.says("is beneath another mount");
     assert_eq!(place.mounts(), before);
     assert_eq!(place.read("above/mnt/file"), "over");
+    rustix::mount::unmount(&mnt, UnmountFlags::empty()).unwrap();
+    assert_eq!(place.read("above/mnt/file"), "one");
+}
+
+/// In the kernel's table such a mount comes before the one that it covers.
+#[test]
+fn what_was_made_before_a_view_and_moved_over_it_stays_when_its_server_ends() {
+    if !can_mount() {
+        return;
+    }
+    let place = Place::new();
+    let mnt = place.at("above/mnt");
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let over = rustix::mount::open_tree(CWD, place.at("two"), flags).unwrap();
+    let server = Server::start(&place, "one");
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    rustix::mount::move_mount(&over, "", CWD, &mnt, flags).unwrap();
+    // It keeps the mount in use.
+    drop(over);
+    let before = place.mounts();
+    server.gets(Signal::TERM);
+    server.says("is beneath another mount");
+    assert_eq!(place.mounts(), before);
+    assert_eq!(place.read("above/mnt/file"), "two");
     rustix::mount::unmount(&mnt, UnmountFlags::empty()).unwrap();
     assert_eq!(place.read("above/mnt/file"), "one");
 }

@@ -22,6 +22,8 @@ const VIEW: &str = "fuse.tollgate";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mount {
     id: u64,
+    /// The one that it was mounted in, or onto.
+    parent: u64,
     device: String,
     /// The directory of the file system that is mounted.
     root: PathBuf,
@@ -149,7 +151,10 @@ pub(crate) fn still_at<'m>(
     before: &[Mount],
 ) -> Option<&'m Mount> {
     let there = dir.join(point);
-    let now = mounts.iter().rev().find(|mount| mount.point == there)?;
+    let stacked: Vec<_> = mounts.iter().filter(|mount| mount.point == there).collect();
+    // They are listed as they were made, and one that was made earlier can be on top.
+    let is_covered = |it: &Mount| stacked.iter().any(|on| on.parent == it.id && on.id != it.id);
+    let now = *stacked.iter().rev().find(|mount| !is_covered(mount))?;
     before.contains(&Mount { point: point.to_owned(), ..now.clone() }).then_some(now)
 }
 
@@ -199,11 +204,12 @@ pub(crate) fn refused_below(
 fn parse(line: &[u8]) -> Option<Mount> {
     let mut words = line.split(|byte| *byte == b' ');
     let id = text(words.next()?)?.parse().ok()?;
-    let device = text(words.nth(1)?)?;
+    let parent = text(words.next()?)?.parse().ok()?;
+    let device = text(words.next()?)?;
     let root = path(words.next()?);
     let point = path(words.next()?);
     let kind = text(words.skip_while(|word| *word != b"-").nth(1)?)?;
-    Some(Mount { id, device, root, point, kind })
+    Some(Mount { id, parent, device, root, point, kind })
 }
 
 fn text(word: &[u8]) -> Option<String> {
@@ -231,7 +237,7 @@ mod tests {
 
     fn mount(id: u64, device: &str, root: &str, point: &str, kind: &str) -> Mount {
         let (root, point) = (root.into(), point.into());
-        Mount { id, device: device.to_owned(), root, point, kind: kind.to_owned() }
+        Mount { id, parent: 1, device: device.to_owned(), root, point, kind: kind.to_owned() }
     }
 
     #[test]
@@ -285,14 +291,16 @@ mod tests {
         for (id, device, root) in [(3, "8:2", "/"), (2, "8:3", "/"), (4, "8:2", "/sub")] {
             assert_eq!(now(&[at(id, device, root, "/home/p/disk")], "/home/p", "disk"), None);
         }
-        // The later one is seen.
-        let over = [&start[..], &[at(3, "8:3", "/", "/home/p/disk")]].concat();
-        assert_eq!(now(&over, "/home/p", "disk"), None);
+        // Another one is on top, also if it was made earlier.
+        let over = Mount { parent: 2, ..at(3, "8:3", "/", "/home/p/disk") };
+        for table in [[start[1].clone(), over.clone()], [over, start[1].clone()]] {
+            assert_eq!(now(&table, "/home/p", "disk"), None);
+        }
     }
 
     #[test]
     fn a_line_is_read_with_its_escapes() {
-        let line = b"36 35 98:0 /a\\040b /c\\134d rw master:1 - ext3 /dev/x rw";
+        let line = b"36 1 98:0 /a\\040b /c\\134d rw master:1 - ext3 /dev/x rw";
         assert_eq!(parse(line), Some(mount(36, "98:0", "/a b", "/c\\d", "ext3")));
         assert_eq!(parse(b"36 35"), None);
     }

@@ -17,7 +17,7 @@ use super::channel::Helper;
 use super::ender::{abort_file, connections};
 use crate::escape::shown;
 use crate::mountinfo::{self, MountInfo};
-use crate::{messages, native};
+use crate::{messages, native, other_mounts};
 
 /// How long the file systems that are mounted may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -148,7 +148,7 @@ impl Mounted {
         let mounts = mountinfo::read().map_err(|error| messages::in_words(&error))?;
         match mounts.iter().find(|mount| mount.is_same(line)) {
             None => Err(format!("the view is not mounted at `{}` any more", shown(&self.mnt))),
-            Some(now) if mountinfo::at(&mounts, &now.point) == Some(now) => Ok(now.point.clone()),
+            Some(now) if other_mounts::id_at(&now.point) == Some(now.id) => Ok(now.point.clone()),
             Some(now) => {
                 Err(format!("the view at `{}` is beneath another mount", shown(&now.point)))
             }
