@@ -127,25 +127,34 @@ pub(super) fn find_beside(
     obstacles
 }
 
-/// The names in native directories of files of which `protected` has another name: in every
-/// directory that has one.
+/// A name of such a file, which has another name in `protected`, in each native directory that has any:
+/// one for each, as a tool that links equal files may have made thousands.
 fn names_of(
     source: &OwnedFd,
     native: &[PathBuf],
     linked: &HashMap<Key, Linked>,
     protected: &HashMap<Key, PathBuf>,
 ) -> Vec<Obstacle> {
+    let affected = || protected.keys().filter_map(|key| Some((key, linked.get(key)?)));
+    let indexes: BTreeSet<_> = affected().flat_map(|(_, file)| &file.directories).collect();
     let mut obstacles = Vec::new();
-    let directories = protected.keys().filter_map(|key| linked.get(key));
-    let directories: BTreeSet<_> = directories.flat_map(|file| &file.directories).collect();
-    for directory in directories.into_iter().map(|index| &native[*index]) {
+    for index in indexes {
+        let directory = &native[*index];
+        let mut found = None;
         walk(source, directory, &|_| true, &mut |path, stat| {
-            if let Some(protected) = protected.get(&key(stat)).cloned() {
-                let what = What::Link { inside: path.to_owned(), protected };
-                obstacles.push(Obstacle { directory: directory.clone(), what });
-            }
-            true
+            found = protected.get(&key(stat)).map(|other| (path.to_owned(), other.clone()));
+            found.is_none()
         });
+        // Others may have moved it since it was met there.
+        let met = || {
+            let mut all = affected().filter(|(_, file)| file.directories.contains(index));
+            all.next().map(|(key, file)| (file.name.clone(), protected[key].clone()))
+        };
+        let names = found.or_else(met);
+        obstacles.extend(names.map(|(inside, protected)| Obstacle {
+            directory: directory.clone(),
+            what: What::Link { inside, protected },
+        }));
     }
     obstacles
 }
@@ -297,6 +306,8 @@ mod tests {
         };
         let (one, other) = (said("target", "target/x"), said("dist", "dist/y"));
         assert_eq!(found(&[(".env", "target/x"), (".env", "dist/y")]), [one, other]);
+        // And once, however many names it has there.
+        assert_eq!(found(&[(".env", "target/x"), (".env", "target/deep/y")]).len(), 1);
     }
 
     #[test]
