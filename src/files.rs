@@ -3,7 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -110,6 +110,16 @@ fn of_at_most(bytes: Vec<u8>, max: u64) -> io::Result<Vec<u8>> {
 /// As [`read`], and `InvalidInput` for what is no regular file.
 pub(crate) fn read_head(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     head_of(open_found(path)?, max)
+}
+
+/// Whether who closed an absolute `path`, which may not be looked at or read, can be CMD of a `run` of this user,
+/// which can open it later: what is closed, the path itself or a directory above it, is this user's.
+pub(crate) fn is_closed_by_own(path: &Path) -> bool {
+    let own = rustix::process::geteuid().as_raw();
+    let denied = |error: &io::Error| error.kind() == io::ErrorKind::PermissionDenied;
+    let mut found = path.ancestors().map(std::fs::metadata);
+    let found = found.find(|found| !found.as_ref().is_err_and(denied));
+    found.is_none_or(|found| found.is_ok_and(|found| found.uid() == own))
 }
 
 /// Whether an error of [`read_at_most`] or [`read_head`] is about a file that is there, and has something to

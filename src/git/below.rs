@@ -6,8 +6,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
+use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
+
+use crate::files;
 
 /// Most directories that are read: some 14 us each where the kernel has them in memory, 0.5 s in all.
 const MAX_DIRECTORIES: usize = 1 << 15;
@@ -62,7 +64,7 @@ pub(crate) fn below(dir: &Path) -> Below {
             return found;
         }
         let entries = entries(&top, &path).unwrap_or_else(|error| {
-            has_unread |= is_to_be_said(&top, &path, error);
+            has_unread |= is_to_be_said(dir, &path, error);
             Vec::new()
         });
         names += entries.len();
@@ -95,14 +97,11 @@ pub(crate) fn below(dir: &Path) -> Below {
 
 /// Whether there may be something in a directory that could not be read. One of another user's is read
 /// neither by git nor by CMD; CMD can have closed one of this user, and open it later.
-fn is_to_be_said(top: &OwnedFd, path: &Path, error: Errno) -> bool {
+fn is_to_be_said(dir: &Path, path: &Path, error: Errno) -> bool {
     match error {
         // It is gone, or something else by now, or a mount.
         Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::XDEV => false,
-        Errno::ACCESS => {
-            let found = rustix::fs::statat(top, path, AtFlags::SYMLINK_NOFOLLOW);
-            found.is_ok_and(|found| found.st_uid == rustix::process::geteuid().as_raw())
-        }
+        Errno::ACCESS => files::is_closed_by_own(&dir.join(path)),
         _ => true,
     }
 }

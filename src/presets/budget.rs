@@ -13,11 +13,14 @@ const FILE_LEN: usize = 256;
 
 /// What is left of it.
 #[derive(Debug)]
-pub(crate) struct Budget(Cell<usize>);
+pub(crate) struct Budget {
+    looks: Cell<usize>,
+    has_missed: Cell<bool>,
+}
 
 impl Default for Budget {
     fn default() -> Self {
-        Self(Cell::new(MAX_LOOKS))
+        Self { looks: Cell::new(MAX_LOOKS), has_missed: Cell::new(false) }
     }
 }
 
@@ -39,12 +42,22 @@ impl Budget {
 
     /// Whether something was not looked at.
     pub(super) fn is_spent(&self) -> bool {
-        self.0.get() == 0
+        self.looks.get() == 0
+    }
+
+    /// That something is there and could not be looked at.
+    pub(super) fn misses(&self) {
+        self.has_missed.set(true);
+    }
+
+    /// Whether that was so since this was asked last.
+    pub(super) fn has_missed(&self) -> bool {
+        self.has_missed.replace(false)
     }
 
     fn take(&self, looks: usize) -> bool {
-        let left = self.0.get().saturating_sub(looks);
-        self.0.set(left);
+        let left = self.looks.get().saturating_sub(looks);
+        self.looks.set(left);
         left > 0
     }
 }

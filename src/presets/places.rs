@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::{Component, Path, PathBuf};
 
 use super::budget::Budget;
+use crate::files;
 
 /// Links that are followed on the way to one file, as by the kernel.
 const MAX_LINKS: usize = 40;
@@ -36,12 +37,18 @@ pub(super) fn places(path: &Path, budget: &Budget) -> Vec<PathBuf> {
     links
 }
 
-/// The paths of what is in a directory, as many as the budget has room for.
-pub(super) fn names_in(directory: &Path, budget: &Budget) -> Vec<PathBuf> {
+/// The paths of what is in a directory, as many as the budget has room for. One below `dir` that is not read is
+/// missed there, but for those of other users.
+pub(super) fn names_in(directory: &Path, dir: &Path, budget: &Budget) -> Vec<PathBuf> {
     if !budget.look_at(directory) {
         return Vec::new();
     }
-    let entries = std::fs::read_dir(directory).ok().into_iter().flatten().flatten();
+    let read = std::fs::read_dir(directory);
+    let is_unread = read.as_ref().is_err_and(files::is_unread);
+    if is_unread && beneath(dir, directory).is_some() && files::is_closed_by_own(directory) {
+        budget.misses();
+    }
+    let entries = read.into_iter().flatten().flatten();
     entries.take_while(|_| budget.list()).map(|entry| entry.path()).collect()
 }
 

@@ -65,7 +65,8 @@ pub(super) fn look(dir: &Path) -> RunLater {
     for inside in &below.bare {
         found.repository(&dir.join(inside), &Repository::bare(&dir.join(inside)));
     }
-    RunLater::from(found.found, below.whole && found.whole && !budget.is_spent())
+    let whole = below.whole && found.whole && !budget.has_missed() && !budget.is_spent();
+    RunLater::from(found.found, whole)
 }
 
 /// The files that git runs in the working tree `top`, by the hooks and settings of its repository and
@@ -83,7 +84,7 @@ pub(crate) fn files_run(
     let named = [own, of_user];
     let hooks = named.iter().flat_map(|all| all.hooks.iter().map(|path| top.join(path)));
     let mut files: Vec<_> = hooks.chain([common.join("hooks")]).collect();
-    let hooks = files.iter().flat_map(|path| names_in(path, budget));
+    let hooks = files.iter().flat_map(|path| names_in(path, top, budget));
     let hooks: Vec<_> = hooks.take(MAX_HOOKS + 1).collect();
     if hooks.len() > MAX_HOOKS {
         return None;
@@ -93,7 +94,7 @@ pub(crate) fn files_run(
     for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top, budget))) {
         files.extend(found.whole.then_some(found.paths)?);
     }
-    (!budget.is_spent()).then_some(files)
+    (!budget.has_missed() && !budget.is_spent()).then_some(files)
 }
 
 /// How a file of settings is read: [`Config::try_read`], or [`Config::try_read_own`].
@@ -119,17 +120,36 @@ struct Named {
     programs: Vec<Setting>,
 }
 
-impl Named {
-    /// Each once: a file may name the same one in each of its lines.
-    fn once(mut self) -> Self {
-        let mut seen = HashSet::new();
-        self.hooks.retain(|path| seen.insert(path.clone()));
-        seen.clear();
-        self.templates.retain(|path| seen.insert(path.clone()));
-        let mut seen = HashSet::new();
-        self.programs
-            .retain(|one| seen.insert((one.is_alias(), one.command().map(<[u8]>::to_vec))));
-        self
+/// What settings have named so far: a file may name the same one in each of its lines, and so may others.
+#[derive(Default)]
+struct Seen {
+    paths: HashSet<(Kind, PathBuf)>,
+    programs: HashSet<(bool, Vec<u8>)>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Kind {
+    Hooks,
+    Template,
+}
+
+impl Seen {
+    /// Adds what a file of settings names that is new, as much as the budget has room for.
+    fn add(&mut self, config: &Config, to: &mut Named, budget: &Budget) {
+        let mut new = |kind: Kind, path: PathBuf| {
+            let is_new = budget.look_at(&path) && self.paths.insert((kind, path.clone()));
+            is_new.then_some(path)
+        };
+        to.hooks.extend(config.hooks().filter_map(|path| new(Kind::Hooks, path)));
+        to.templates.extend(config.templates().filter_map(|path| new(Kind::Template, path)));
+        for one in config.settings() {
+            if let Some(command) = one.command()
+                && budget.list()
+                && self.programs.insert((one.is_alias(), command.to_vec()))
+            {
+                to.programs.push(one.clone());
+            }
+        }
     }
 }
 
@@ -149,8 +169,12 @@ impl<'d> Search<'d> {
             }
             self.repository(&top, &repository);
         } else {
-            // Of one that is a file, and cannot be read, nothing is known.
+            // Of one that is a file, and cannot be read, nothing is known; nor of one that cannot be entered.
             self.is_read(&top.join(".git"));
+            let head = top.join(".git/HEAD");
+            if let Err(error) = std::fs::metadata(&head) {
+                self.is_missed(&head, &error);
+            }
         }
         let modules = self.config(&top.join(".gitmodules"), Config::try_read);
         let mut modules = modules.values_of_any("submodule", "path");
@@ -176,7 +200,16 @@ impl<'d> Search<'d> {
 
     /// Looks whether a file that says where a repository is can be read.
     fn is_read(&mut self, file: &Path) {
-        self.whole &= !files::read_head(file, 1).is_err_and(|error| files::is_unread(&error));
+        if let Err(error) = files::read_head(file, 1) {
+            self.is_missed(file, &error);
+        }
+    }
+
+    /// What is there, and is not read, is said: but for what another user has closed.
+    fn is_missed(&mut self, path: &Path, error: &std::io::Error) {
+        let is_denied = error.kind() == std::io::ErrorKind::PermissionDenied;
+        let is_others = || is_denied && !files::is_closed_by_own(path);
+        self.whole &= !files::is_unread(error) || is_others();
     }
 
     /// A repository whose hooks run in `top`.
@@ -203,7 +236,7 @@ impl<'d> Search<'d> {
                 self.named(|budget| named::by_setting(program, top, budget));
             }
         }
-        for name in names_in(&common.join("worktrees"), self.budget) {
+        for name in names_in(&common.join("worktrees"), self.dir, self.budget) {
             self.keep(&name.join("commondir"));
             // Without it git takes the working tree for removed, and forgets its HEAD.
             let place = name.join("gitdir");
@@ -222,6 +255,7 @@ impl<'d> Search<'d> {
         files.iter().for_each(|file| self.keep_target(file));
         let (mut all, mut files) = (Named::default(), files);
         let (mut asked_for, mut seen) = (HashSet::new(), HashSet::new());
+        let mut named = Seen::default();
         for _ in 0..=MAX_DEPTH {
             for file in std::mem::take(&mut files) {
                 // git takes a relative path from where the file is named, not from where a link
@@ -237,17 +271,22 @@ impl<'d> Search<'d> {
                     continue;
                 }
                 let own = self.config(&file, read);
-                all.hooks.extend(own.hooks());
-                all.templates.extend(own.templates());
-                let programs = own.settings().filter(|one| one.command().is_some());
-                all.programs.extend(programs.cloned());
-                files.extend(own.included().map(|path| directory.join(path)));
+                named.add(&own, &mut all, self.budget);
+                // Once each, before its directory is put in front, which can be long.
+                let mut once = HashSet::new();
+                for path in own.included().filter(|path| once.insert(path.clone())) {
+                    let path = directory.join(path);
+                    if !self.budget.look_at(&path) {
+                        break;
+                    }
+                    files.push(path);
+                }
             }
             let mut once = HashSet::new();
             files.retain(|file| once.insert(file.clone()));
             files.iter().for_each(|file| self.keep(file));
         }
-        all.once()
+        all
     }
 
     /// A directory of hooks, which may be links, and what they run.
@@ -266,14 +305,14 @@ impl<'d> Search<'d> {
             // Husky's; the hooks in it run those of the same name beside it.
             let beside = own.parent().unwrap_or(&own);
             self.keep(beside);
-            self.named_by_hooks(names_in(beside, budget), top);
+            self.named_by_hooks(names_in(beside, self.dir, budget), top);
         }
         if is_default {
             self.keep_target(directory);
         } else {
             self.keep(directory);
         }
-        self.named_by_hooks(names_in(directory, budget), top);
+        self.named_by_hooks(names_in(directory, self.dir, budget), top);
     }
 
     /// First those that git starts: others in the directory may be many, and are what hooks may start.

@@ -17,24 +17,69 @@ fn a_directory_that_cannot_be_read_is_said() {
     // By another process, as the file must not be open for writing here.
     let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
     assert!(copied.unwrap().success());
-    std::fs::create_dir_all(place.path("dir/sub/lib/.git")).unwrap();
+    std::fs::create_dir_all(place.path("dir/sub/lib/.git/worktrees/w")).unwrap();
     place.write("dir/sub/lib/.git/HEAD", "x");
-    let set_mode = |path: &str, mode| {
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(place.path(path), permissions).unwrap();
+    place.write("dir/sub/lib/.git/worktrees/w/commondir", "../..");
+    let set = |path: &str, owner: u32, mode: u32| {
+        let path = place.path(path);
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    set_mode("", 0o755);
-    // What root keeps for itself is no more CMD's than git's.
-    for (owner, mode, is_said) in [(65534, 0o700, false), (65534, 0, true), (0, 0o700, false)] {
-        chown(place.path("dir/sub"), Some(owner), Some(owner)).unwrap();
-        set_mode("dir/sub", mode);
+    let user = 65534;
+    set("", 0, 0o755);
+    let (above, repository) = ("dir/sub", "dir/sub/lib/.git");
+    let work_trees = "dir/sub/lib/.git/worktrees";
+    for (path, owner, mode, is_said) in [
+        (above, user, 0o700, false),
+        (above, user, 0, true),
+        // What is in it can be listed, and not be looked at.
+        (above, user, 0o600, true),
+        (repository, user, 0o600, true),
+        (work_trees, user, 0o311, true),
+        // What root keeps for itself is no more CMD's than git's.
+        (above, 0, 0o700, false),
+        (above, 0, 0o744, false),
+        (repository, 0, 0o700, false),
+        (repository, 0, 0o744, false),
+        (work_trees, 0, 0o711, false),
+    ] {
+        set(path, owner, mode);
         let mut check = Command::new(&program);
         check.args(["check", "agent", "--dir", "."]).env("LC_ALL", "C");
-        check.current_dir(place.path("dir")).uid(65534);
+        check.current_dir(place.path("dir")).uid(user);
         let answer = Answer(check.output().unwrap());
-        assert_eq!(answer.code(), 0, "{answer:?}");
-        assert_eq!(answer.err().contains("that cannot be read"), is_said, "{answer:?}");
+        assert_eq!(answer.code(), 0, "{path} {mode:o}: {answer:?}");
+        let says = answer.err().contains("that cannot be read");
+        assert_eq!(says, is_said, "{path} {mode:o}: {answer:?}");
+        set(path, user, 0o755);
     }
+}
+
+/// Each line of such a file includes another one beside it, by a path that is long without saying so.
+#[test]
+fn settings_that_include_many_take_little_memory() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("dir/sub/.git/objects")).unwrap();
+    place.write("dir/sub/.git/HEAD", "x");
+    let mut deep = std::path::PathBuf::from(place.path("dir"));
+    (0..13).for_each(|_| deep.push("x".repeat(250)));
+    std::fs::create_dir_all(&deep).unwrap();
+    let lines = "path=a\n".repeat(149_000);
+    std::fs::write(deep.join("b0"), format!("[include]\n{lines}")).unwrap();
+    let mut config = "[include]\n".to_owned();
+    for number in 0..6 {
+        let file = deep.join(format!("b{number}"));
+        if number > 0 {
+            std::fs::hard_link(deep.join("b0"), &file).unwrap();
+        }
+        config += &format!("path = {}\n", file.display());
+    }
+    place.write("dir/sub/.git/config", &config);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 2000000; exec \"$@\"", "sh"]);
+    limited.arg(env!("CARGO_BIN_EXE_tollgate")).args(["explain", "--policy", "agent", "x"]);
+    let answer = Answer(limited.current_dir(place.path("dir")).output().unwrap());
+    assert_eq!(answer.code(), 0, "{:?} {}", answer.0.status, answer.err());
 }
 
 /// A section may have a name of half a mebibyte, and each of its settings is in it.
