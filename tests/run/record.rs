@@ -439,7 +439,7 @@ fn sockets_in_the_other_places_of_a_user_are_not_touched_without_a_fence() {
         run() { exec setpriv --reuid 4329 --regid 4329 --clear-groups ./tollgate run --quiet --policy none "$@"; }
         (run first -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & one=$!
         (export XDG_RUNTIME_DIR=/run/user/4329; run second -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & two=$!
-        for i in $(seq 100); do [ -e first/up ] && [ -e second/up ] && break; sleep 0.05; done
+        for i in $(seq 400); do [ -e first/up ] && [ -e second/up ] && break; sleep 0.05; done
         (export XDG_RUNTIME_DIR=$PWD/rt; run --fence off third -- sh -c '
             for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
                 rm -f $place/view-*; touch $place/new
@@ -471,7 +471,7 @@ fn a_link_does_not_open_the_sockets_of_other_servers() {
         export XDG_RUNTIME_DIR=$PWD/link
         run() { exec setpriv --reuid 4321 --regid 4321 --clear-groups ./tollgate run --quiet --policy none "$@"; }
         (run dir -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & server=$!
-        for i in $(seq 100); do [ -e dir/up ] && break; sleep 0.05; done
+        for i in $(seq 400); do [ -e dir/up ] && break; sleep 0.05; done
         (run --fence off other -- sh -c 'cd $XDG_RUNTIME_DIR/tollgate; rm -f view-*; touch new in-*/own' 2>errors) || true
         ls rt/tollgate/view-* | wc -l; [ -e rt/tollgate/new ] && echo made; cat errors >&2
         kill $server; wait $server || true"#;
