@@ -1,6 +1,6 @@
 //! `/proc/self/mountinfo`: which mounts there are.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,8 @@ pub(crate) const VIEW: &str = "fuse.tollgate";
 pub(crate) struct MountInfo {
     /// Names the mount, until it is unmounted.
     pub(crate) id: u64,
+    /// The one that it was mounted in, or onto.
+    pub(crate) parent: u64,
     /// `major:minor` of the file system.
     pub(crate) device: String,
     /// The directory of the file system that is mounted.
@@ -43,11 +45,12 @@ impl MountInfo {
     #[cfg(test)]
     pub(crate) fn example(id: u64, device: &str, root: &str, point: &str) -> Self {
         let (device, root, point) = (device.to_owned(), root.into(), point.into());
-        Self { id, device, root, point, kind: "ext4".to_owned(), options: Vec::new() }
+        let (kind, options) = ("ext4".to_owned(), Vec::new());
+        Self { id, parent: 0, device, root, point, kind, options }
     }
 }
 
-/// Every mount: of two on the same point, the later one is seen.
+/// Every mount, in the order in which they were made.
 ///
 /// # Errors
 /// When /proc is not mounted; the message says so.
@@ -67,49 +70,25 @@ pub(crate) fn read() -> anyhow::Result<Vec<MountInfo>> {
 /// Those of read(2).
 pub(crate) fn read_of(pid: &str) -> std::io::Result<Vec<MountInfo>> {
     let text = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
-    let listed: Vec<_> = text.split(|byte| *byte == b'\n').filter_map(parse).collect();
-    Ok(in_order(&listed))
+    Ok(text.split(|byte| *byte == b'\n').filter_map(parse).collect())
 }
 
-/// The kernel lists mounts as they were made. One that was made earlier can have been moved onto another one:
-/// that is its parent then, and comes first here. Each mount is given with the id of its parent.
-fn in_order(listed: &[(MountInfo, u64)]) -> Vec<MountInfo> {
-    let mut at_point = HashMap::<&Path, Vec<usize>>::new();
-    for (index, (mount, _)) in listed.iter().enumerate() {
-        at_point.entry(&mount.point).or_default().push(index);
-    }
-    let mut order: Vec<usize> = (0..listed.len()).collect();
-    for places in at_point.into_values().filter(|places| places.len() > 1) {
-        // How many of those at its point are beneath a mount.
-        let depth = |index: &usize| {
-            let mut below = listed[*index].1;
-            for depth in 0..places.len() {
-                let parent = places.iter().find(|other| listed[**other].0.id == below);
-                let Some(parent) = parent.filter(|parent| *parent != index) else { return depth };
-                below = listed[*parent].1;
-            }
-            places.len()
-        };
-        let mut sorted = places.clone();
-        sorted.sort_by_cached_key(depth);
-        places.iter().zip(sorted).for_each(|(place, index)| order[*place] = index);
-    }
-    order.into_iter().map(|index| listed[index].0.clone()).collect()
-}
-
-/// The mount that covers exactly `point`, if one does.
+/// The mount that covers exactly `point`, if one does: of several the later one, as far as none of them was
+/// mounted onto it. One that was made earlier can have been moved onto another one.
 pub(crate) fn at<'a>(mounts: &'a [MountInfo], point: &Path) -> Option<&'a MountInfo> {
-    mounts.iter().rev().find(|mount| mount.point == point)
+    let there = mounts.iter().filter(|mount| mount.point == point);
+    let onto = there.clone().filter(|mount| mount.parent != mount.id).map(|mount| mount.parent);
+    let covered: HashSet<u64> = onto.collect();
+    there.rev().find(|mount| !covered.contains(&mount.id))
 }
 
 /// The mount that `path`, absolute and without symbolic links, lies in.
 pub(crate) fn covering<'a>(mounts: &'a [MountInfo], path: &Path) -> Option<&'a MountInfo> {
     let over = mounts.iter().filter(|mount| path.starts_with(&mount.point));
-    over.max_by_key(|mount| mount.point.components().count())
+    at(mounts, &over.max_by_key(|mount| mount.point.components().count())?.point)
 }
 
-/// With the id of its parent.
-fn parse(line: &[u8]) -> Option<(MountInfo, u64)> {
+fn parse(line: &[u8]) -> Option<MountInfo> {
     let mut words = line.split(|byte| *byte == b' ');
     let id = text(words.next()?)?.parse().ok()?;
     let parent = text(words.next()?)?.parse().ok()?;
@@ -122,7 +101,7 @@ fn parse(line: &[u8]) -> Option<(MountInfo, u64)> {
     // After the source. A comma that belongs to an option is escaped, so they are taken apart first.
     let options = rest.nth(1).unwrap_or_default().split(|byte| *byte == b',');
     let options = options.map(|option| path(option).into_os_string()).collect();
-    Some((MountInfo { id, device, root, point, kind, options }, parent))
+    Some(MountInfo { id, parent, device, root, point, kind, options })
 }
 
 fn text(word: &[u8]) -> Option<String> {
@@ -161,8 +140,8 @@ mod tests {
     fn a_line_is_read_with_its_escapes() {
         let line =
             b"36 35 98:0 /mnt1 /a\\040b\\134c rw,noatime master:1 shared:2 - fuse.tollgate x rw";
-        let (mount, parent) = parse(line).unwrap();
-        assert_eq!(parent, 35);
+        let mount = parse(line).unwrap();
+        assert_eq!(mount.parent, 35);
         assert_eq!(mount.id, 36);
         assert_eq!(mount.device, "98:0");
         assert_eq!(mount.minor_number(), Some(0));
@@ -175,7 +154,7 @@ mod tests {
     #[test]
     fn a_comma_in_an_option_does_not_end_it() {
         let line = br"36 35 0:9 / /a rw - overlay x rw,lowerdir+=/lo\054d\134e,upperdir=/u";
-        assert_eq!(parse(line).unwrap().0.options, ["rw", r"lowerdir+=/lo,d\e", "upperdir=/u"]);
+        assert_eq!(parse(line).unwrap().options, ["rw", r"lowerdir+=/lo,d\e", "upperdir=/u"]);
     }
 
     #[test]
@@ -186,19 +165,25 @@ mod tests {
     }
 
     #[test]
-    fn what_was_moved_onto_a_later_mount_comes_after_it() {
-        let order = |listed: &[(u64, u64, &str)]| -> Vec<u64> {
-            let mount = |&(id, parent, point)| (MountInfo::example(id, "8:1", "/", point), parent);
-            let listed: Vec<_> = listed.iter().map(mount).collect();
-            in_order(&listed).iter().map(|mount| mount.id).collect()
+    fn the_mount_on_top_is_told_by_what_it_was_mounted_onto() {
+        let top = |point: &str, listed: &[(u64, u64, &str)]| {
+            let mount = |&(id, parent, point)| {
+                let mount = MountInfo::example(id, "8:1", "/", point);
+                MountInfo { parent, ..mount }
+            };
+            let mounts: Vec<_> = listed.iter().map(mount).collect();
+            let inside = covering(&mounts, &Path::new(point).join("file")).unwrap().id;
+            assert_eq!(at(&mounts, Path::new(point)).unwrap().id, inside);
+            inside
         };
-        assert_eq!(order(&[(1, 1, "/"), (2, 3, "/a"), (3, 1, "/a")]), [1, 3, 2]);
-        assert_eq!(order(&[(1, 1, "/"), (3, 1, "/a"), (4, 3, "/a")]), [1, 3, 4]);
-        // Others stay where they are.
-        let listed = [(2, 4, "/a"), (9, 1, "/b"), (3, 1, "/a"), (8, 3, "/a/c"), (4, 3, "/a")];
-        assert_eq!(order(&listed), [3, 9, 4, 8, 2]);
-        // In a namespace whose root has another mount beneath that does not show.
-        assert_eq!(order(&[(5, 5, "/"), (6, 5, "/"), (7, 99, "/x")]), [5, 6, 7]);
+        assert_eq!(top("/a", &[(1, 1, "/"), (2, 3, "/a"), (3, 1, "/a")]), 2);
+        assert_eq!(top("/a", &[(1, 1, "/"), (3, 1, "/a"), (4, 3, "/a")]), 4);
+        let mixed = [(2, 4, "/a"), (9, 1, "/b"), (3, 1, "/a"), (8, 3, "/a/c"), (4, 3, "/a")];
+        assert_eq!(top("/a", &mixed), 2);
+        // Something was mounted over the directory above, with another one at the same path in it.
+        let stacks = [(2, 1, "/a"), (3, 2, "/a/b"), (4, 3, "/a/b"), (5, 1, "/a"), (6, 5, "/a/b")];
+        assert_eq!(top("/a/b", &stacks), 6);
+        assert_eq!(top("/", &[(5, 5, "/"), (6, 5, "/")]), 6);
     }
 
     #[test]

@@ -171,12 +171,9 @@ mod tests {
 
     fn mount(point: &str, kind: &str, options: &str) -> MountInfo {
         MountInfo {
-            id: 1,
-            device: "0:1".to_owned(),
-            root: "/".into(),
-            point: point.into(),
             kind: kind.to_owned(),
             options: options.split(',').map(Into::into).collect(),
+            ..MountInfo::example(1, "0:1", "/", point)
         }
     }
 

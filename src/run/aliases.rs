@@ -151,9 +151,7 @@ mod tests {
     use super::*;
 
     fn mount(id: u64, device: &str, root: &str, point: &str) -> MountInfo {
-        let (device, kind) = (device.to_owned(), "ext4".to_owned());
-        let options = Vec::new();
-        MountInfo { id, device, root: root.into(), point: point.into(), kind, options }
+        MountInfo::example(id, device, root, point)
     }
 
     fn found(mounts: &[MountInfo], on: u64, dir: &str) -> Vec<(String, String)> {
