@@ -614,36 +614,6 @@ fn lost_reports_drop_what_is_cached() {
     assert!(view.watch("overflows") > 0, "more changes at once than the queue takes");
 }
 
-/// Each was found by its new name before it was known that reports are lost.
-#[test]
-fn old_names_of_files_go_whatever_reports_are_lost() {
-    if !can_mount() {
-        return;
-    }
-    const FILES: usize = 500;
-    let limit = "/proc/sys/fs/fanotify/max_queued_events";
-    let before = fs::read_to_string(limit).unwrap();
-    fs::write(limit, "8").unwrap();
-    let view = view();
-    fs::write(limit, before).unwrap();
-    let [old, new] = [0, 1].map(|n| move |file: usize| format!("dir/{}{file}", ["old", "new"][n]));
-    (0..FILES).for_each(|n| fs::write(view.below(&old(n)), "x").unwrap());
-    warm(&view);
-    soon("all names", || names(&view.at("dir")).len() == 2 + FILES);
-    // All are cached until something is reported of them.
-    for _ in 0..2 {
-        (0..FILES).for_each(|n| assert!(view.at(&old(n)).exists()));
-        std::thread::sleep(PAST_TIMEOUT);
-    }
-    let lost = view.watch("overflows");
-    for n in 0..FILES {
-        fs::rename(view.below(&old(n)), view.below(&new(n))).unwrap();
-        assert!(view.at(&new(n)).exists());
-    }
-    soon("an overflow", || view.watch("overflows") > lost);
-    soon("that no old name is there", || !(0..FILES).any(|n| view.at(&old(n)).exists()));
-}
-
 /// Somebody changes the tree all the time while somebody else reads it; at rest both sides agree.
 #[test]
 fn a_busy_tree_agrees_at_rest() {

@@ -1,19 +1,15 @@
-//! Names that directories and files have left, because others moved these directly in DIR.
+//! Names that directories have left, because others moved these directly in DIR.
 //!
 //! The kernel keeps one dentry for a directory and moves it when a lookup finds the directory under
 //! another name. It cannot while rename(2) runs between two directories, which holds the lock that
 //! moving a dentry takes: that lookup fails with `ESTALE`, each time again, until the old dentry is
 //! gone or somebody looks the new name up otherwise. So the kernel is told to forget the old name.
 //! That waits for requests in the directory that it was in, and is done on a thread of its own.
-//!
-//! The old name of a file goes when its move is reported. Where such reports are lost, all names expire that
-//! are known then, and that is none of them once the file was found at its new place.
 
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
@@ -24,9 +20,8 @@ use crate::fds::Descriptors;
 use crate::lower::{self, Stat};
 use crate::table::{Place, Table};
 
-/// Most names that wait: as many as reports of moves that can be lost at once, and more than are found anew
-/// while one is forgotten. Those beyond it expire by themselves.
-const MAX_WAITING: usize = 1 << 14;
+/// Most names that wait. Those beyond it expire by themselves.
+const MAX_WAITING: usize = 256;
 
 /// Owns the thread; dropping it stops the thread.
 #[derive(Default)]
@@ -35,8 +30,7 @@ pub(crate) struct LeftNames {
 }
 
 struct Running {
-    names: Sender<(NodeId, CString)>,
-    waiting: Arc<AtomicUsize>,
+    waiting: SyncSender<(NodeId, CString)>,
     thread: JoinHandle<()>,
 }
 
@@ -51,30 +45,25 @@ impl LeftNames {
         table: Arc<Table>,
         fds: Arc<Descriptors>,
     ) -> std::io::Result<()> {
-        let (sender, names) = channel();
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let counted = Arc::clone(&waiting);
+        let (waiting, names) = sync_channel(MAX_WAITING);
         let builder = std::thread::Builder::new().name("tollgate-left".to_owned());
-        let thread = builder.spawn(move || run(&names, &counted, &connection, &table, &fds))?;
-        *self.running.lock() = Some(Running { names: sender, waiting, thread });
+        let thread = builder.spawn(move || run(&names, &connection, &table, &fds))?;
+        *self.running.lock() = Some(Running { waiting, thread });
         Ok(())
     }
 
-    /// What was at `place` is not there any more.
+    /// A directory that was at `place` is not there any more.
     pub(crate) fn add(&self, place: &Place) {
-        if let Some(running) = &*self.running.lock()
-            && running.waiting.load(Ordering::Relaxed) < MAX_WAITING
-        {
-            running.waiting.fetch_add(1, Ordering::Relaxed);
-            let _ = running.names.send((place.parent.id, place.name.as_ref().into()));
+        if let Some(running) = &*self.running.lock() {
+            let _ = running.waiting.try_send((place.parent.id, place.name.as_ref().into()));
         }
     }
 }
 
 impl Drop for LeftNames {
     fn drop(&mut self) {
-        if let Some(Running { names, thread, .. }) = self.running.get_mut().take() {
-            drop(names);
+        if let Some(Running { waiting, thread }) = self.running.get_mut().take() {
+            drop(waiting);
             if thread.join().is_err() {
                 tracing::error!("the thread that has names forgotten panicked");
             }
@@ -84,13 +73,11 @@ impl Drop for LeftNames {
 
 fn run(
     names: &Receiver<(NodeId, CString)>,
-    waiting: &AtomicUsize,
     connection: &Connection,
     table: &Table,
     fds: &Descriptors,
 ) {
     for (dir, name) in names {
-        waiting.fetch_sub(1, Ordering::Relaxed);
         let Ok(name) = Name::new(&name) else { continue };
         let there = table.get(dir).and_then(|dir| fds.path(&dir));
         let there = there.and_then(|dir| lower::stat_at(dir.as_fd(), name.as_c_str())).ok();

@@ -159,8 +159,8 @@ impl Table {
             if node.is_at(parent, name) {
                 return (node, Sighting::Known);
             }
-            let seen = settled.then(|| node.seen_at(parent, name, stat.nlink()));
-            return (node, Sighting::Moved { left: seen.unwrap_or_default() });
+            let left = settled.then(|| node.seen_at(parent, name, stat.nlink())).flatten();
+            return (node, Sighting::Moved { left });
         }
         let place = Place { parent: Arc::clone(parent), name: name.as_c_str().into() };
         let node = self.insert(&mut shard, stat, SmallVec::from_buf([place]));
@@ -387,8 +387,8 @@ pub(crate) enum Sighting {
     New,
     /// Seen before at this very name.
     Known,
-    /// Seen before, under other names, which it has left if it has one alone.
-    Moved { left: Places },
+    /// Seen before, under another name, which a directory has left.
+    Moved { left: Option<Place> },
     /// Seen before, at another place where something is mounted: this node is the first of it here.
     Replaced { left: Option<Place> },
 }

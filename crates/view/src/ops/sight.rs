@@ -54,7 +54,9 @@ impl View {
         self.twins.iter().for_each(|twins| self.met(twins, dir, name, &node));
         match &sighting {
             Sighting::Replaced { left } => self.directory_left(&node, left.as_ref()),
-            Sighting::Moved { left } => self.has_moved(&node, left),
+            Sighting::Moved { left } if node.is_dir() => {
+                self.directory_left(&node, left.as_ref());
+            }
             _ => {}
         }
         self.anchor(&node, dir, name);
@@ -83,16 +85,6 @@ impl View {
         };
         self.met(twins, dir, name, &node);
         (node, sighting)
-    }
-
-    /// An inode is not at these places any more, where others have moved it from. If the report of that is
-    /// lost, nothing else has the kernel forget them.
-    fn has_moved(&self, node: &Arc<Node>, left: &[Place]) {
-        if node.is_dir() {
-            self.directory_left(node, left.first());
-        } else {
-            left.iter().for_each(|place| self.left_names.add(place));
-        }
     }
 
     /// A directory is not at this place any more, where others have moved it from.
@@ -250,12 +242,10 @@ impl Looking<'_> {
             // Where it is noted decides how it is judged: not while anything moves.
             Sighting::Moved { .. } if moment.is_some() => return Ok(Err(Overtaken(Some(node)))),
             Sighting::New => named()?,
-            Sighting::Moved { left } => {
-                view.has_moved(&node, left);
-                if !node.is_dir() {
-                    named()?;
-                }
+            Sighting::Moved { left } if node.is_dir() => {
+                view.directory_left(&node, left.as_ref());
             }
+            Sighting::Moved { .. } => named()?,
         }
         view.anchor(&node, dir, name);
         let known = matches!(sighting, Sighting::Known);

@@ -208,15 +208,17 @@ impl Node {
     }
 
     /// The node was seen at `name` in `parent`. A file with one link has moved there; one with
-    /// several is also there. Returns the places that it has left.
-    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> Places {
+    /// several is also there. Returns the place that a directory has left.
+    pub(crate) fn seen_at(&self, parent: &Arc<Self>, name: Name<'_>, nlink: u32) -> Option<Place> {
         let mut places = self.places.lock();
         if places.iter().any(|place| place.is(parent, name)) {
-            return Places::new();
+            return None;
         }
         self.moving();
-        let has_left = nlink <= 1 || self.is_dir();
-        let left = if has_left { std::mem::take(&mut *places) } else { Places::new() };
+        let left = places.first().filter(|_| self.is_dir()).cloned();
+        if nlink <= 1 || self.is_dir() {
+            places.clear();
+        }
         add(&mut places, parent, name);
         left
     }
