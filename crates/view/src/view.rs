@@ -525,16 +525,16 @@ impl View {
         around: Level,
         asker: u32,
     ) -> Attributes {
-        let mut valid = self.attr_valid(node, stat, around);
+        let mut attributes = self.counted_attributes(node, stat, around);
         let outstanding = self.recent_unlinks.outstanding(node.id, asker);
         if outstanding > 0 {
-            valid = Duration::ZERO;
+            attributes.valid = Duration::ZERO;
             // The count of names must not be kept where it can come to 0; nothing else is, then.
             if outstanding >= stat.nlink() {
                 self.keep_from_kernel(node);
             }
         }
-        Attributes { attr: self.shown(node, stat), valid }
+        attributes
     }
 
     /// The same in reply to a request during which the kernel lets nobody remove a name of `node`, so that it

@@ -42,6 +42,7 @@ impl View {
         }
         look()
     }
+
     /// A descriptor that names `node`, for one use.
     pub(super) fn find_once(&self, node: &Arc<Node>) -> Result<Arc<OwnedFd>, Errno> {
         self.unless_overtaken(|| self.fds.path_once(node))
