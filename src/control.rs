@@ -375,10 +375,6 @@ pub(crate) const AT_ONCE: usize = 64;
 /// How long the others have for their answers once the server that is meant has given its own.
 const FOR_OTHERS: Duration = Duration::from_millis(250);
 
-/// What ends or stops a process at a terminal.
-const TERMINAL_SIGNALS: &[libc::c_int] =
-    &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGTSTP];
-
 /// Asks all servers, at the same time, until `end`; the answers, in the order of the servers. Those that did not answer
 /// in time after one that `is_meant` are left out. `directory`: that of this user's sockets.
 fn ask_at_once(
@@ -403,8 +399,9 @@ fn ask_at_once(
         // Not scoped: who does not answer is not waited for.
         let ask_aside = ask.clone();
         let aside = move || {
-            // Of a terminal that is drawn over, they are for the thread that restores it.
-            let _ = crate::sys::block_signals(TERMINAL_SIGNALS);
+            // They are for the thread that reads them later, as the one that restores a terminal. Where nobody
+            // else is there to take one, a thread that still waits here would, and lose it.
+            let _ = crate::sys::block_all_signals();
             ask_aside();
         };
         if std::thread::Builder::new().spawn(aside).is_err() {

@@ -184,10 +184,27 @@ pub(crate) fn unblock_signals(signals: &[libc::c_int]) -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, signals)
 }
 
+/// Blocks every signal that can be blocked in this thread.
+///
+/// # Errors
+/// The error of pthread_sigmask(3).
+pub(crate) fn block_all_signals() -> io::Result<()> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigfillset initialises the set it is given.
+    let set = unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        set.assume_init()
+    };
+    set_mask(libc::SIG_BLOCK, &set)
+}
+
 fn mask(how: libc::c_int, signals: &[libc::c_int]) -> io::Result<()> {
-    let set = signal_set(signals);
-    // SAFETY: `set` is an initialised set; a null old set is allowed.
-    match unsafe { libc::pthread_sigmask(how, &raw const set, std::ptr::null_mut()) } {
+    set_mask(how, &signal_set(signals))
+}
+
+fn set_mask(how: libc::c_int, set: &libc::sigset_t) -> io::Result<()> {
+    // SAFETY: a reference is to an initialised set; a null old set is allowed.
+    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
         0 => Ok(()),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }

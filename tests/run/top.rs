@@ -7,6 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal};
 
 use crate::project::{
     Daemon, PATIENCE, Project, all, can_mount, first_line, text, tollgate, until,
@@ -170,6 +173,31 @@ fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
     assert!(all(&gone).contains("no server of this user shows"), "{}", all(&gone));
 }
 
+/// A server that does not answer for now. It goes on before its view is unmounted, which would wait for it.
+struct Silent<'p> {
+    pid: Pid,
+    _daemon: &'p Daemon<'p>,
+}
+
+impl<'p> Silent<'p> {
+    fn of(daemon: &'p Daemon<'p>) -> Self {
+        let pid = pid_of(daemon);
+        rustix::process::kill_process(pid, Signal::STOP).unwrap();
+        Self { pid, _daemon: daemon }
+    }
+}
+
+impl Drop for Silent<'_> {
+    fn drop(&mut self) {
+        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
+    }
+}
+
+fn pid_of(daemon: &Daemon<'_>) -> Pid {
+    let number = daemon.status()["pid_here"].as_i64().unwrap();
+    Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
+}
+
 /// A server that is stopped is there, and has not ended.
 #[test]
 fn a_server_that_stops_meanwhile_is_named() {
@@ -177,33 +205,29 @@ fn a_server_that_stops_meanwhile_is_named() {
         return;
     }
     let project = Project::new();
-    let _daemon = Daemon::start(&project);
-    let status = tollgate().args(["status", "--json"]).arg(project.path("mnt")).output().unwrap();
-    let number = json(&status)[0]["pid_here"].as_i64().unwrap();
-    let pid = rustix::process::Pid::from_raw(i32::try_from(number).unwrap()).unwrap();
-    let send = |signal| rustix::process::kill_process(pid, signal).unwrap();
+    let daemon = Daemon::start(&project);
+    let number = pid_of(&daemon).as_raw_nonzero();
     let mut top = tollgate();
     top.args(["top", "--count", "2", "--interval", "1"]).arg(project.path("mnt"));
     let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
     let first = first_line(&mut top);
-    send(rustix::process::Signal::STOP);
+    let silent = Silent::of(&daemon);
     let output = top.wait_with_output();
-    // Before anything fails here: a view of a stopped server cannot be unmounted.
-    send(rustix::process::Signal::CONT);
+    drop(silent);
     assert!(first.contains("(mount, pid "), "{first}");
     let said = all(&output.unwrap());
     assert!(said.contains(&format!("process {number} does not answer")), "{said}");
 }
 
 /// A shell at a terminal runs `top`, which Ctrl-Z stops, `fg` continues, and Ctrl-\ ends; then another
-/// one, which is stopped in a way that cannot be seen coming.
+/// one, which is stopped in a way that cannot be seen coming while another server does not answer.
 #[test]
 fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
     if !can_mount() {
         return;
     }
-    let project = Project::new();
-    let _daemon = Daemon::start(&project);
+    let (project, other) = (Project::new(), Project::new());
+    let (_daemon, other_daemon) = (Daemon::start(&project), Daemon::start(&other));
     let script = r#"
         modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }
         "$@"; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
@@ -225,29 +249,36 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
         }
     });
     let so_far = || shown.lock().unwrap().clone();
+    let shows = |what: &str, is_shown: &dyn Fn(&str) -> bool| {
+        let start = Instant::now();
+        while !is_shown(&so_far()) {
+            assert!(start.elapsed() < PATIENCE, "{what} is not in {:?}", so_far());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
     let drawn = |times| {
         let drawing = |shown: &str| {
             let (last, rest) = (shown.matches(ENTER).count(), shown.rsplit(ENTER).next());
             last == times && rest.is_some_and(|rest| rest.contains("(mount, pid "))
         };
-        until(&format!("drawing {times} in {:?}", so_far()), || drawing(&so_far()));
+        shows(&format!("drawing {times}"), &drawing);
     };
-    let said = |what: &str| {
-        until(&format!("`{what}` in {:?}", so_far()), || so_far().contains(what));
-    };
+    let said = |what: &str| shows(&format!("`{what}`"), &|shown: &str| shown.contains(what));
     let key = |key: &[u8]| (&terminal.master).write_all(key).unwrap();
     drawn(1);
     key(b"\x1a");
     said("stopped 148: icanon echo ");
     drawn(2);
+    let silent = Silent::of(&other_daemon);
     key(b"\x1c");
     said("ended 0: icanon echo ");
     assert_eq!(so_far().matches(LEAVE).count(), 2);
     drawn(3);
     let group = rustix::termios::tcgetpgrp(&terminal.master).unwrap();
-    rustix::process::kill_process_group(group, rustix::process::Signal::STOP).unwrap();
+    rustix::process::kill_process_group(group, Signal::STOP).unwrap();
     said("halted 147");
     drawn(4);
+    drop(silent);
     // It is read without a newline.
     key(b"q");
     said("over 0: icanon echo ");
