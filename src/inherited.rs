@@ -53,6 +53,12 @@ extern "C" fn remember() {
     }
 }
 
+/// Those of `signals` that this process does not ignore, as under `nohup`: one that is blocked and read
+/// would come nevertheless.
+pub(crate) fn without_ignored(signals: &[libc::c_int]) -> Vec<libc::c_int> {
+    signals.iter().copied().filter(|signal| !is_ignored(*signal)).collect()
+}
+
 /// Whether this process ignores it; of those that are not named above, as its caller did.
 pub(crate) fn is_ignored(signal: libc::c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::uninit();

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use tollgate_policy::{CallerFacts, Facts, Kind, Operation, Policy};
 
 use crate::cli::DemoArgs;
+use crate::inherited;
 use crate::sys::{self, SignalFd};
 
 /// Longest time that one program of the demo may take.
@@ -38,8 +39,9 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
         .context("cannot make a temporary directory")?;
     home.disable_cleanup(args.keep);
     // The directory is removed before a signal ends this process.
-    sys::block_signals(ENDING).context("cannot block signals")?;
-    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
+    let ending = inherited::without_ignored(ENDING);
+    sys::block_signals(&ending).context("cannot block signals")?;
+    let signals = SignalFd::new(&ending).context("cannot read signals")?;
     let demo = Demo::build(home.path(), signals)?;
     let shown = demo.show(args);
     if args.keep {

@@ -10,6 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Signal, getpid, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios};
 
+use crate::inherited;
 use crate::sys::{self, SignalFd};
 
 /// What ends it.
@@ -34,9 +35,9 @@ impl Screen {
     /// Takes the terminal, if standard output is one and `draw` wants to draw over it.
     pub(super) fn take(draw: bool) -> anyhow::Result<Self> {
         let drawn_over = draw && io::stdout().is_terminal();
-        let signals = if drawn_over { AT_A_TERMINAL } else { ENDING };
-        sys::block_signals(signals).context("cannot block signals")?;
-        let signals = SignalFd::new(signals).context("cannot read signals")?;
+        let signals = inherited::without_ignored(if drawn_over { AT_A_TERMINAL } else { ENDING });
+        sys::block_signals(&signals).context("cannot block signals")?;
+        let signals = SignalFd::new(&signals).context("cannot read signals")?;
         let mut screen = Self { signals, keyboard: None, drawn_over };
         if drawn_over {
             screen.enter();

@@ -12,6 +12,7 @@ use tollgate_workqueue::{Dump, Monitor, Rates};
 
 use crate::cli::{WqCommand, WqDumpArgs, WqMonitorArgs, WqSetArgs};
 use crate::escape::json_text;
+use crate::inherited;
 use crate::output;
 use crate::sys::{self, SignalFd};
 
@@ -60,8 +61,9 @@ fn set(args: &WqSetArgs) -> anyhow::Result<()> {
 
 fn monitor(args: &WqMonitorArgs) -> anyhow::Result<()> {
     // Before anything is asked, so that Ctrl-C ends it well from the start.
-    sys::block_signals(ENDING).context("cannot block signals")?;
-    let signals = SignalFd::new(ENDING).context("cannot read signals")?;
+    let ending = inherited::without_ignored(ENDING);
+    sys::block_signals(&ending).context("cannot block signals")?;
+    let signals = SignalFd::new(&ending).context("cannot read signals")?;
     let client = Client::of(&args.target)?;
     let mut before = client.monitor()?;
     for name in &args.queues {

@@ -219,6 +219,27 @@ fn a_server_that_stops_meanwhile_is_named() {
     assert!(said.contains(&format!("process {number} does not answer")), "{said}");
 }
 
+/// As under `nohup`, and as for what a script starts in the background.
+#[test]
+fn top_goes_on_at_signals_that_its_caller_ignored() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let _daemon = Daemon::start(&project);
+    let mut top = Command::new("sh");
+    top.args(["-c", r#"trap '' HUP INT; exec "$@""#, "sh", env!("CARGO_BIN_EXE_tollgate")]);
+    top.args(["top", "--json", "--count", "2", "--interval", "0.5"]).arg(project.path("mnt"));
+    let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
+    let first = first_line(&mut top);
+    for signal in [Signal::HUP, Signal::INT] {
+        rustix::process::kill_process(Pid::from_child(&top), signal).unwrap();
+    }
+    let output = top.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", all(&output));
+    assert!(first.starts_with('[') && text(&output.stdout).starts_with('['), "{}", all(&output));
+}
+
 /// A shell at a terminal runs `top`, which Ctrl-Z stops, `fg` continues, and Ctrl-\ ends; then another
 /// one, which is stopped in a way that cannot be seen coming while another server does not answer.
 #[test]
