@@ -86,18 +86,20 @@ pub(crate) fn add_to_json(fields: &mut Map<String, Value>, key: &str, path: &Pat
     }
 }
 
-/// The same JSON with the control characters as escapes that JSON may have as they are: DEL and U+0080 to
-/// U+009F, which steer a terminal, too.
+/// The same JSON with what could steer a terminal as escapes, where JSON may have it as it is: DEL, U+0080 to
+/// U+009F, and marks that turn the direction of writing or have no width.
 pub(crate) fn json_text(json: &str) -> Cow<'_, str> {
-    let is_raw = |char: char| matches!(char, '\x7f'..='\u{9f}');
-    if !json.contains(is_raw) {
+    let is_raw = |char: char| matches!(char, '\x7f'..='\u{9f}') || turns_or_hides(char);
+    if json.is_ascii() && !json.contains('\x7f') || !json.contains(is_raw) {
         return json.into();
     }
     let mut shown = String::with_capacity(json.len() + 16);
     for char in json.chars() {
         if is_raw(char) {
-            // A String takes every write.
-            let _ = write!(shown, "\\u{:04x}", char as u32);
+            for unit in char.encode_utf16(&mut [0; 2]) {
+                // A String takes every write.
+                let _ = write!(shown, "\\u{unit:04x}");
+            }
         } else {
             shown.push(char);
         }
@@ -177,6 +179,10 @@ mod tests {
         assert_eq!(escaped("a\x1b[31mb\n\u{9b}2J"), "a\\x1b[31mb\\n\\u{9b}2J");
         let json = "[\n  \"a\\n\u{9b}2J\u{7f}\u{a0}\"\n]";
         assert_eq!(json_text(json), "[\n  \"a\\n\\u009b2J\\u007f\u{a0}\"\n]");
+        let (json, escapes) = ("\"a\u{202e}b\u{e0001}日\"", r#""a\u202eb\udb40\udc01日""#);
+        assert_eq!(json_text(json), escapes);
+        let read = |json: &str| serde_json::from_str::<String>(json).unwrap();
+        assert_eq!(read(escapes), read(json));
         assert_eq!(escaped("evil\u{202e}txt.exe"), "evil\\u{202e}txt.exe");
         assert_eq!(escaped("a\\x1b"), "a\\\\x1b");
         assert_eq!(without_controls("a\x1b[31mb\n\t\\\r\u{9b}"), "a\\x1b[31mb\n\t\\\\r\\u{9b}");
