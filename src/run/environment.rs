@@ -3,7 +3,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::secrets::is_secret;
 use crate::cli::EnvArg;
@@ -91,10 +91,15 @@ impl Environment {
             args.iter().any(|arg| arg.name == *name) || own.iter().any(|own| *name == **own)
         };
         let unset = unset(args, &all);
+        let runtime_dir = all.iter().find(|(name, _)| name == "XDG_RUNTIME_DIR");
+        let runtime_dir = runtime_dir.map(|(_, value)| PathBuf::from(value)).unwrap_or_default();
         let mut environment = Self { set: named(args), unset, ..Self::default() };
         for (name, value) in all.into_iter().filter(|(name, _)| !kept(name)) {
             let (text, lossy) = (name.to_string_lossy().into_owned(), value.to_string_lossy());
             if SERVICES.contains(&text.as_str()) {
+                // libwayland takes a name alone as one in this directory.
+                let is_in = (text == "WAYLAND_DISPLAY").then_some(&runtime_dir);
+                let value = is_in.map_or(value.clone(), |dir| dir.join(&value).into());
                 if !paths_in(&value).any(|path| is_below(path, shown)) {
                     environment.services.push(name);
                 }
@@ -208,6 +213,20 @@ mod tests {
         assert_eq!(names(&[]), ["SSH_AUTH_SOCK", "TMUX"]);
         assert_eq!(names(&["/run/agent"]), ["TMUX"]);
         assert_eq!(names(&["/tmp/tmux-0/default"]), ["SSH_AUTH_SOCK"]);
+    }
+
+    #[test]
+    fn a_name_of_wayland_alone_is_one_in_the_runtime_directory() {
+        let runtime_dir = ("XDG_RUNTIME_DIR", "/run/user/5");
+        let is_dropped = |all: &[_], shown: &[&str]| {
+            of(all, &[], "sh", shown).dropped().any(|name| name == "WAYLAND_DISPLAY")
+        };
+        for display in ["wayland-0", "/run/user/5/wayland-0"] {
+            let all = [runtime_dir, ("WAYLAND_DISPLAY", display)];
+            assert!(!is_dropped(&all, &["/run/user/5/wayland-0"]), "{display}");
+            assert!(is_dropped(&all, &["/run/user/5/wayland-1"]), "{display}");
+        }
+        assert!(is_dropped(&[("WAYLAND_DISPLAY", "wayland-0")], &["/run/user/5/wayland-0"]));
     }
 
     #[test]
