@@ -173,49 +173,29 @@ fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
     assert!(all(&gone).contains("no server of this user shows"), "{}", all(&gone));
 }
 
-/// A server that does not answer for now. It goes on before its view is unmounted, which would wait for it.
-struct Silent<'p> {
-    pid: Pid,
-    _daemon: &'p Daemon<'p>,
-}
-
-impl<'p> Silent<'p> {
-    fn of(daemon: &'p Daemon<'p>) -> Self {
-        let pid = pid_of(daemon);
-        rustix::process::kill_process(pid, Signal::STOP).unwrap();
-        Self { pid, _daemon: daemon }
-    }
-}
-
-impl Drop for Silent<'_> {
-    fn drop(&mut self) {
-        let _ = rustix::process::kill_process(self.pid, Signal::CONT);
-    }
-}
-
-fn pid_of(daemon: &Daemon<'_>) -> Pid {
-    let number = daemon.status()["pid_here"].as_i64().unwrap();
-    Pid::from_raw(i32::try_from(number).unwrap()).unwrap()
-}
+/// Has control sockets of its own, for what follows in a script of a mount namespace: other tests see no
+/// server of it that does not answer.
+const APART: &str = r#"
+    mount -t tmpfs tollgate /run/tollgate; chmod 700 /run/tollgate
+    serve() { "$T" mount --daemon --policy none --log log "$1" "$2"; }
+    pid_of() { "$T" status --json "$1" | grep -o '"pid_here": [0-9]*' | cut -d' ' -f2; }"#;
 
 /// A server that is stopped is there, and has not ended.
 #[test]
 fn a_server_that_stops_meanwhile_is_named() {
-    if !can_mount() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
         return;
     }
     let project = Project::new();
-    let daemon = Daemon::start(&project);
-    let number = pid_of(&daemon).as_raw_nonzero();
-    let mut top = tollgate();
-    top.args(["top", "--count", "2", "--interval", "1"]).arg(project.path("mnt"));
-    let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
-    let first = first_line(&mut top);
-    let silent = Silent::of(&daemon);
-    let output = top.wait_with_output();
-    drop(silent);
-    assert!(first.contains("(mount, pid "), "{first}");
-    let said = all(&output.unwrap());
+    let script = r#"
+        serve dir mnt; pid=$(pid_of mnt); mkfifo said
+        "$T" top --count 2 --interval 1 mnt >said & top=$!
+        exec 3<said; IFS= read -r first <&3; kill -STOP $pid
+        cat <&3; wait $top; kill -CONT $pid; "$T" umount mnt; echo "$pid: $first""#;
+    let output = project.in_mount_namespace(&format!("{APART}{script}"));
+    let said = all(&output);
+    assert!(output.status.success() && said.contains("(mount, pid "), "{said}");
+    let number = text(&output.stdout).lines().last().unwrap().split_once(':').unwrap().0.to_owned();
     assert!(said.contains(&format!("process {number} does not answer")), "{said}");
 }
 
@@ -244,20 +224,25 @@ fn top_goes_on_at_signals_that_its_caller_ignored() {
 /// one, which is stopped in a way that cannot be seen coming while another server does not answer.
 #[test]
 fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
-    if !can_mount() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
         return;
     }
-    let (project, other) = (Project::new(), Project::new());
-    let (_daemon, other_daemon) = (Daemon::start(&project), Daemon::start(&other));
+    let project = Project::new();
     let script = r#"
+        mkdir other shown; serve dir mnt; serve other shown; other=$(pid_of shown)
+        set -m
         modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }
-        "$@"; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
-        "$@"; echo "halted $?"; stty sane; fg >/dev/null; echo "over $?: $(modes)""#;
+        "$T" top --interval 0.1 mnt; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
+        kill -STOP $other
+        "$T" top --interval 0.1 mnt; echo "halted $?"; stty sane; fg >/dev/null; echo "over $?: $(modes)"
+        kill -CONT $other; "$T" umount mnt; "$T" umount shown"#;
     let terminal = Terminal::new();
     let mut shell = Command::new("timeout");
-    shell.args(["-s", "KILL", &PATIENCE.as_secs().to_string(), "setsid", "--ctty", "--wait"]);
-    shell.args(["bash", "--norc", "-mc", script, "bash", env!("CARGO_BIN_EXE_tollgate")]);
-    shell.args(["top", "--interval", "0.1"]).arg(project.path("mnt")).env("LC_ALL", "C");
+    shell.args(["-s", "KILL", &(3 * PATIENCE).as_secs().to_string()]);
+    // Whatever becomes of the shell, no server stays.
+    shell.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+    shell.args(["setsid", "--ctty", "--wait", "bash", "--norc", "-c", &format!("{APART}{script}")]);
+    shell.env("T", env!("CARGO_BIN_EXE_tollgate")).env("LC_ALL", "C").current_dir(project.path(""));
     let end = || terminal.slave.try_clone().unwrap();
     shell.stdin(end()).stdout(end()).stderr(end());
     let mut shell = shell.spawn().unwrap();
@@ -290,7 +275,6 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
     key(b"\x1a");
     said("stopped 148: icanon echo ");
     drawn(2);
-    let silent = Silent::of(&other_daemon);
     key(b"\x1c");
     said("ended 0: icanon echo ");
     assert_eq!(so_far().matches(LEAVE).count(), 2);
@@ -299,7 +283,6 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
     rustix::process::kill_process_group(group, Signal::STOP).unwrap();
     said("halted 147");
     drawn(4);
-    drop(silent);
     // It is read without a newline.
     key(b"q");
     said("over 0: icanon echo ");
