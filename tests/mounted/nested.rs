@@ -121,13 +121,14 @@ fn rules_about_users_hold_through_a_view_above() {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     };
     [base.path(), &dir, &dir.join("d")].iter().for_each(|path| everybody(path, 0o777));
-    for name in ["f", "only read", "other"] {
+    for name in ["f", "only read", "other", "server"] {
         fs::write(dir.join(name), "five\n").unwrap();
         everybody(&dir.join(name), 0o666);
     }
     let below = "[[rule]]\npath = 'f'\nuid = [1234]\naction = 'deny'\n\
                  [[rule]]\npath = 'only read'\ngid = [1234]\naction = 'read-only'\n\
-                 [[rule]]\npath = 'd'\nuid = [1234]\noperation = 'list'\naction = 'deny'\n";
+                 [[rule]]\npath = 'd'\nuid = [1234]\noperation = 'list'\naction = 'deny'\n\
+                 [[rule]]\npath = 'server'\nuid = [0]\naction = 'read-only'\n";
     for above in ["userspace", "passthrough"] {
         let first = View::of(&dir, below, &[]);
         let second = View::of(first.root(), &format!("default = '{above}'\n"), &[]);
@@ -149,6 +150,11 @@ fn rules_about_users_hold_through_a_view_above() {
         }
         assert!(as_user(1234, "echo by >>'only read'").contains("Read-only file system"));
         assert_eq!(as_user(1234, "cat 'only read' other; echo x >>other"), "five\nfive\n");
+        // The server above may not write this one, so nobody empties it there.
+        for script in ["echo x >server", "echo x >>server"] {
+            assert!(as_user(1234, script).contains("Read-only file system"), "{script}");
+            assert_eq!(fs::read_to_string(dir.join("server")).unwrap(), "five\n", "{script}");
+        }
         assert_eq!(fs::read_to_string(dir.join("f")).unwrap(), "five\nby\n");
         fs::write(dir.join("f"), "five\n").unwrap();
         fs::write(dir.join("other"), "five\n").unwrap();

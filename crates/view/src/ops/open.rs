@@ -211,6 +211,7 @@ impl View {
         if access.truncates() {
             // Who gets no descriptor must not have emptied the file.
             let stood = io.backing_id().is_some();
+            self.must_open(mode, access, &mut lower)?;
             if mode != IoMode::Passthrough || self.backing(io, &mut lower)?.is_err() {
                 lower.open_early(req.caller().uid, access)?;
             }
@@ -328,6 +329,18 @@ impl View {
         io.mode().unwrap_or_else(|| self.passthrough.io_mode(wanted()))
     }
 
+    /// Opens a file in passthrough first as this process, where the lower file system may refuse that: the
+    /// kernel opens the backing file while the caller waits, and says EIO for whatever error.
+    fn must_open(
+        &self,
+        mode: IoMode,
+        access: Access,
+        lower: &mut LowerFile<'_>,
+    ) -> Result<(), Errno> {
+        let may_fail = mode == IoMode::Passthrough && self.lower_may_refuse && lower.fd.is_none();
+        if may_fail { lower.real(access).map(drop) } else { Ok(()) }
+    }
+
     pub(super) fn open_in_mode(
         &self,
         req: &Request<'_>,
@@ -336,9 +349,8 @@ impl View {
         access: Access,
         lower: &mut LowerFile<'_>,
     ) -> Result<Opened, Errno> {
-        if mode == IoMode::Passthrough && self.lower_may_refuse && lower.fd.is_none() {
-            // The kernel opens the backing file while the caller waits, and says EIO for whatever error.
-            drop(lower.real(access)?);
+        if !access.truncates() {
+            self.must_open(mode, access, lower)?;
         }
         match mode {
             IoMode::Passthrough => match self.backing(io, lower)? {
