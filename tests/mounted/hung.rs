@@ -27,12 +27,13 @@ const NOT_KEPT: Duration = Duration::ZERO;
 const SLOW: NodeId = NodeId(3);
 const SLOW_SIZE: u64 = 1 << 20;
 
-/// A directory in which names that begin with `hung` are never found, nor said to be missing, and
-/// what begins with `slow` is not read.
+/// A directory in which names that begin with `hung` are never found, nor said to be missing,
+/// what begins with `slow` is not read, and nothing is renamed. What begins with `none` is missing.
 #[derive(Default)]
 struct Silent {
     lookups: Mutex<Vec<Reply<'static, Entry>>>,
     reads: Mutex<Vec<(Reply<'static, [u8]>, u32)>>,
+    renames: Mutex<Vec<Reply<'static, ()>>>,
 }
 
 fn attr(node: NodeId) -> Attr {
@@ -45,6 +46,10 @@ impl Filesystem for Silent {
     fn lookup(&self, _: &Request<'_>, _: NodeId, name: Name<'_>, reply: Reply<'_, Entry>) {
         if name.as_bytes().starts_with(b"hung") {
             self.lookups.lock().unwrap().push(reply.detach());
+            return;
+        }
+        if name.as_bytes().starts_with(b"none") {
+            reply.error(Errno::NOENT);
             return;
         }
         let node = if name.as_bytes().starts_with(b"slow") { SLOW } else { NodeId(2) };
@@ -68,6 +73,10 @@ impl Filesystem for Silent {
 
     fn read(&self, _: &Request<'_>, _: NodeId, args: args::Read, reply: Reply<'_, [u8]>) {
         self.reads.lock().unwrap().push((reply.detach(), args.size));
+    }
+
+    fn rename(&self, _: &Request<'_>, _: NodeId, _: args::Rename<'_>, reply: Reply<'_, ()>) {
+        self.renames.lock().unwrap().push(reply.detach());
     }
 
     fn statfs(&self, _: &Request<'_>, _: NodeId, reply: Reply<'_, StatFs>) {
@@ -97,6 +106,10 @@ impl Hung {
     fn answer(&self) {
         let waiting: Vec<_> = self.files.lookups.lock().unwrap().drain(..).collect();
         for reply in waiting {
+            reply.error(Errno::IO);
+        }
+        let renaming: Vec<_> = self.files.renames.lock().unwrap().drain(..).collect();
+        for reply in renaming {
             reply.error(Errno::IO);
         }
     }
@@ -179,6 +192,43 @@ fn a_hung_file_system_inside_dir_does_not_stop_the_rest() {
     assert!(fs::metadata(view.at("far/other")).is_ok(), "it answers for other names");
     end(&scene.hung, callers);
     assert_eq!(view.server_report()["transport"]["blocked"], 0);
+}
+
+/// Without rules nothing is judged by where it is, so an open that finds a file gone waits for no rename.
+#[test]
+fn a_hung_rename_does_not_keep_who_opens_a_removed_file() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("far")).unwrap();
+    for name in ["gone", "other"] {
+        fs::write(dir.path().join(name), "text").unwrap();
+    }
+    let hung = Hung::at(&dir.path().join("far"));
+    // The kernel keeps the name of what is removed below.
+    let view = View::of(dir.path(), "", &["--transport", "devfuse", "--watch", "off"]);
+    let scene = Scene { hung, view };
+    let view = &scene.view;
+    fs::metadata(view.at("gone")).unwrap();
+    let (from, to) = (view.at("far/a"), view.at("far/none"));
+    let renamer = std::thread::spawn(move || fs::rename(from, to));
+    eventually("a rename hangs", || !scene.hung.files.renames.lock().unwrap().is_empty());
+    fs::remove_file(dir.path().join("gone")).unwrap();
+    let gone = view.at("gone");
+    let opener = std::thread::spawn(move || fs::File::open(gone));
+    let deadline = Instant::now() + PATIENCE;
+    while !opener.is_finished() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let has_ended = opener.is_finished();
+    if has_ended {
+        fs::rename(view.at("other"), view.at("moved")).unwrap();
+    }
+    scene.hung.answer();
+    assert!(has_ended, "it waits for the rename");
+    assert_eq!(opener.join().unwrap().unwrap_err().kind(), std::io::ErrorKind::NotFound);
+    assert_eq!(renamer.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EIO));
 }
 
 #[test]

@@ -76,6 +76,9 @@ impl View {
         if let Some(opened) = self.judge_and_open(&asked, None, is_still)? {
             return Ok(opened);
         }
+        if self.admission.is_trivial() {
+            return self.open_beside_moves(|is_still| self.judge_and_open(&asked, None, is_still));
+        }
         for look in 0..LOOKS_WHILE_MOVED {
             // Who renames without a pause would overtake each look.
             let _alone = (look >= LOOKS_BESIDE_MOVES).then(|| self.names.hold_off());

@@ -33,14 +33,37 @@ impl View {
             if !matches!(found, Err(Errno::STALE)) || !overtaken() {
                 return found;
             }
-            for _ in 0..PAUSES {
-                if self.names.moment().is_some() {
-                    break;
-                }
-                std::thread::sleep(PAUSE);
-            }
+            self.let_moves_end();
         }
         look()
+    }
+
+    /// Opens a file of a view without rules, of which a name was moved meanwhile. Where it is serves to find
+    /// it, not to judge it, so a rename that hangs below is not waited for. `open` gets what tells whether it
+    /// may be overtaken, and says `None` if it was.
+    pub(super) fn open_beside_moves<T>(
+        &self,
+        mut open: impl FnMut(&dyn Fn() -> bool) -> Result<Option<T>, Errno>,
+    ) -> Result<T, Errno> {
+        for _ in 0..LOOKS {
+            self.let_moves_end();
+            let moment = self.names.moment();
+            let is_still = || moment.as_ref().is_some_and(|moment| self.names.is_still(moment));
+            if let Some(opened) = open(&is_still)? {
+                return Ok(opened);
+            }
+        }
+        open(&|| true)?.ok_or(Errno::STALE)
+    }
+
+    /// Waits until no rename is under way, at most 10 ms.
+    fn let_moves_end(&self) {
+        for _ in 0..PAUSES {
+            if self.names.moment().is_some() {
+                break;
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// A descriptor that names `node`, for one use.
