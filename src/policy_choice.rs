@@ -417,7 +417,8 @@ fn of_nobody(dir: &Path) -> String {
     format!("no policy was named: the built-in preset `agent` holds{rest}")
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
+/// Whether both paths lead to one place.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     let real = |path: &Path| std::fs::canonicalize(path).ok();
     real(one).is_some() && real(one) == real(other)
 }

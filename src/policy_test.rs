@@ -15,7 +15,7 @@ use crate::escape::{escaped, json_text};
 use crate::explain::{self, Found};
 use crate::policy_choice::Origin;
 use crate::policy_file::{self, FoundIn};
-use crate::{messages, nearest, tree};
+use crate::{messages, nearest, policy_views, tree};
 
 /// The tests that are taken where none are named.
 const IN_DIR: &str = ".tollgate.tests.toml";
@@ -178,7 +178,15 @@ pub(crate) fn run(args: &TestArgs) -> anyhow::Result<ExitCode> {
         None => std::env::current_dir()?,
     };
     let policy = match Origin::named(&expectations.policy) {
-        Origin::File(file) => policy_file::parse_all(&base.join(file), found).map(|all| all.policy),
+        Origin::File(file) => {
+            let file = base.join(file);
+            let whole = policy_file::parse_all(&file, found);
+            // As `explain` and the views go by the directory.
+            whole.and_then(|whole| match &dir {
+                Some(_) => policy_views::rules_for(whole, &file, &top),
+                None => Ok(whole.policy),
+            })
+        }
         preset => preset.parse(&top),
     };
     let policy = policy.with_context(|| of_key("policy"))?;

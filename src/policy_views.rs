@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
-use tollgate_policy::ViewEntry;
+use tollgate_policy::{Policy, PolicyFile, ViewEntry};
 
 use crate::escape::{escaped, shown};
-use crate::policy_choice::{IN_DIR, Origin};
+use crate::policy_choice::{IN_DIR, Origin, is_same};
 use crate::tree;
 
 /// A further directory, and where its policy comes from.
@@ -42,22 +42,22 @@ pub(crate) fn of(
     let mut all = Vec::new();
     for file in origin.files() {
         for view in tables(origin, file, was_named, dir)? {
-            let dir = match view.dir.strip_prefix('~') {
-                None => PathBuf::from(&view.dir),
-                Some(rest) => home
-                    .with_context(|| {
-                        let (file, line, column) = (shown(file), view.line, view.column);
-                        format!(
-                            "{file}:{line}:{column}: there is no home directory that `~` could mean"
-                        )
-                    })?
-                    .join(rest.trim_start_matches('/')),
-            };
+            let dir = directory(&view, file, home)?;
             let origin = Origin::View { file: file.to_owned(), dir: view.dir, covered: None };
             all.push(Further { dir, origin, at: (view.line, view.column) });
         }
     }
     Ok(all)
+}
+
+/// The directory of `view`, of `file`, with `home` in the place of `~`.
+fn directory(view: &ViewEntry, file: &Path, home: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let Some(rest) = view.dir.strip_prefix('~') else { return Ok(PathBuf::from(&view.dir)) };
+    let home = home.with_context(|| {
+        let (file, line, column) = (shown(file), view.line, view.column);
+        format!("{file}:{line}:{column}: there is no home directory that `~` could mean")
+    })?;
+    Ok(home.join(rest.trim_start_matches('/')))
 }
 
 /// The `[[view]]` tables of `file`, of a policy for DIR that was named by somebody or found.
@@ -151,15 +151,28 @@ pub(crate) fn of_directory(origin: Origin, dir: &Path) -> anyhow::Result<Origin>
     Ok(position(&all, dir).map_or(origin, |at| all.swap_remove(at).origin))
 }
 
+/// The rules for `dir` in `whole`, which was read from `file`: those of a `[[view]]` of this directory,
+/// else those of DIR.
+///
+/// # Errors
+/// There is no home directory that `~` could mean.
+pub(crate) fn rules_for(whole: PolicyFile, file: &Path, dir: &Path) -> anyhow::Result<Policy> {
+    let home = std::env::home_dir();
+    for view in whole.views {
+        if is_same(&directory(&view, file, home.as_deref())?, dir) {
+            return Ok(view.policy);
+        }
+    }
+    Ok(whole.policy)
+}
+
 /// Whether `dir` is the directory of one of them.
 pub(crate) fn is_among(all: &[Further], dir: &Path) -> bool {
     position(all, dir).is_some()
 }
 
 fn position(all: &[Further], dir: &Path) -> Option<usize> {
-    let real = |path: &Path| std::fs::canonicalize(path).ok();
-    let dir = real(dir)?;
-    all.iter().position(|one| real(&one.dir).as_ref() == Some(&dir))
+    all.iter().position(|one| is_same(&one.dir, dir))
 }
 
 /// The directories of `all`, as [`place_beside`] has them.

@@ -497,6 +497,31 @@ fn tests_judge_a_path_with_dots_as_the_path_without() {
     }
 }
 
+/// Which rules hold there is known by the directory, as it is to a view.
+#[test]
+fn tests_of_a_directory_go_by_its_view() {
+    let place = Place::new();
+    let policy = format!(
+        "[[rule]]\npath = 'secret'\naction = 'hide'\n[[view]]\ndir = '{}'\n\
+         default = 'read-only'\n",
+        place.path("dir")
+    );
+    place.write("p.toml", &policy);
+    place.write("dir/secret", "s");
+    let expect = |path: &str, operation: &str, expected: &str| {
+        format!("[[test]]\npath = '{path}'\noperation = '{operation}'\nexpect = '{expected}'\n")
+    };
+    let in_view = expect("secret", "read", "allow") + &expect("f", "write", "read-only");
+    let in_dir = expect("secret", "read", "hide") + &expect("f", "write", "allow");
+    for (head, right, wrong) in [("dir = 'dir'\n", &in_view, &in_dir), ("", &in_dir, &in_view)] {
+        for (tests, code) in [(right, 0), (wrong, 1)] {
+            let text = format!("policy = 'p.toml'\n{head}{tests}");
+            let answer = tollgate(["test", &place.write("t.toml", &text)]);
+            assert_eq!(answer.code(), code, "{text}{answer:?}");
+        }
+    }
+}
+
 #[test]
 fn tests_whose_policy_or_directory_is_not_there_are_named() {
     let place = Place::new();
