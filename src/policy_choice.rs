@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use tollgate_policy::{Action, Kind, Operation, Policy, PolicyFile, Verdict};
+use tollgate_policy::{Action, Kind, Operation, Policy, PolicyFile, Rule, Verdict};
 
 use crate::escape::{escaped, shown, word};
 use crate::policy_file::FoundIn;
@@ -476,14 +476,17 @@ fn refuses(policy: &Policy) -> bool {
     may_answer(policy, &Operation::ALL, |verdict| verdict != Verdict::Allow)
 }
 
-/// Whether the default or a rule, but for what is only recorded, has such a verdict for one of
-/// `operations`.
+/// Whether the default, or a rule about one of `operations`, but for what is only recorded, has such a
+/// verdict for it.
 fn may_answer(policy: &Policy, operations: &[Operation], is_such: fn(Verdict) -> bool) -> bool {
     let enforced = policy.enforced();
     let policy = enforced.as_ref().unwrap_or(policy);
-    let rules = policy.rules().iter().map(tollgate_policy::Rule::action);
-    let mut actions = std::iter::once(policy.default_action()).chain(rules);
-    actions.any(|action| operations.iter().any(|operation| is_such(action.verdict(*operation))))
+    operations.iter().any(|operation| {
+        let about_it = |rule: &&Rule| rule.operations().has(*operation);
+        let rules = policy.rules().iter().filter(about_it).map(Rule::action);
+        let mut actions = std::iter::once(policy.default_action()).chain(rules);
+        actions.any(|action| is_such(action.verdict(*operation)))
+    })
 }
 
 /// The globs for the names in `dir` on which it depends what the policy is.

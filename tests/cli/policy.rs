@@ -286,9 +286,25 @@ fn no_policy_file_can_be_made_under_a_policy_that_refuses_something() {
     }
     assert_eq!(explained(&["--policy", "none"], "sub/.tollgate.toml").code(), 0);
     assert!(!brief(&["--policy", "none"]));
-    // Where nothing can be made, there is nothing to keep.
-    place.write("p.toml", "default = 'read-only'\n");
-    assert!(brief(&["--policy", &place.path("p.toml")]));
+    // Where nothing can be made, there is nothing to keep, and no rule about names is needed for it.
+    let rule = |operations: &str| {
+        format!(
+            "default = 'deny'\n[[rule]]\npath = '**'\noperation = [{operations}]\n\
+             action = 'passthrough'\n"
+        )
+    };
+    for (policy, by_rule) in [
+        ("default = 'read-only'\n", false),
+        (&rule("'read', 'list'"), false),
+        (&rule("'read', 'create'"), true),
+    ] {
+        let named = place.write("p.toml", policy);
+        let options = ["--policy", &named];
+        assert!(brief(&options), "{policy}");
+        let answer = explained(&options, "sub/.tollgate.toml");
+        assert_eq!(answer.code(), 3, "{policy}{answer:?}");
+        assert_eq!(answer.out().contains("policy files"), by_rule, "{policy}{answer:?}");
+    }
 }
 
 /// As `run` would find it.

@@ -434,11 +434,13 @@ fn where_spellings_do_not_count_a_view_is_to_be_read_or_refused() {
         assert_eq!(output.status.code(), Some(125), "{said}");
         assert!(!said.contains("started\n"), "{said}");
     }
-    // What it says helps.
-    let view = format!("[[view]]\ndir = \"{at}\"\ndefault = \"read-only\"\n");
-    let output = with(&view, &[]);
-    assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
-    assert!(!caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
+    // What it says helps, also where a rule is what lets it be read.
+    let read = "[[view.rule]]\npath = \"**\"\noperation = [\"read\", \"list\"]\naction = \"passthrough\"\n";
+    for rest in ["default = \"read-only\"\n", &format!("default = \"deny\"\n{read}")] {
+        let output = with(&format!("[[view]]\ndir = \"{at}\"\n{rest}"), &[]);
+        assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
+        assert!(!caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
+    }
     let output = with("", &["--allow", &format!("{at}:rw")]);
     assert_eq!(text(&output.stdout), "started\nkey\n", "{}", all(&output));
     assert!(caseless.dir().join(".tollgate.toml").exists(), "{}", all(&output));
