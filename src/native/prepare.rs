@@ -39,13 +39,17 @@ impl Prepared {
 pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepared> {
     let mut prepared = Prepared::default();
     // Also those that lie in another one: its mount shows them.
+    let outermost = policy.native();
     for native in policy.native_to_make() {
-        is_there(&native, source)?;
+        let is_inner = !outermost.iter().any(|other| other.path == native.path);
+        if !is_there(&native, source)? && is_inner {
+            prepared.leave_out(Path::new(&native.path), say_missing(&native));
+        }
     }
     // What is only recorded hides nothing.
     let enforced = policy.enforced();
     let enforced = enforced.as_ref().unwrap_or(policy);
-    for native in policy.native() {
+    for native in outermost {
         let path = PathBuf::from(&native.path);
         if let Some(hidden) = hidden_above(enforced, &path) {
             let reason = format!("the policy hides `{}`, so nobody can reach it", hidden.display());
