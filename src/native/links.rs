@@ -8,12 +8,14 @@ use std::fmt;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 use tollgate_policy::{InodeFacts, Kind, Policy};
 
-use crate::escape::shown;
-use crate::{messages, tree};
+use crate::tree;
 
 /// Most files with further names that are kept in mind; a directory with more is not native.
 const FILES_MAX: usize = 1 << 18;
@@ -27,23 +29,64 @@ pub(super) struct Obstacle {
 
 #[derive(Debug, PartialEq, Eq)]
 enum What {
-    /// A file in it, and another name of it that rules protect.
-    Link { inside: PathBuf, protected: PathBuf },
+    /// A file in it, and another name of it.
+    Link { inside: PathBuf, other: OtherName },
     /// [`FILES_MAX`] is reached.
     TooMany,
+    /// Something in it may be a name of a protected file.
+    Unsearched(Unsearched),
+}
+
+/// A name of a file in a native directory, outside of these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum OtherName {
+    /// Rules protect it.
+    Protected(PathBuf),
+    /// It was not found, and may be where nobody could search.
+    MayBeIn(Rc<Unsearched>),
+}
+
+/// A directory that could not be read.
+#[derive(Debug, PartialEq, Eq)]
+struct Unsearched {
+    directory: PathBuf,
+    error: Errno,
 }
 
 impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let directory = self.directory.display();
-        write!(f, "`{directory}` is not native but served by tollgate: ")?;
-        match &self.what {
-            What::Link { inside, protected } => {
+        write!(f, "`{directory}` is not native but served by tollgate: {}", self.what)
+    }
+}
+
+impl fmt::Display for What {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Link { inside, other: OtherName::Protected(protected) } => {
                 let (inside, protected) = (inside.display(), protected.display());
                 write!(f, "`{inside}` is a further name of `{protected}`, which has stricter rules")
             }
-            What::TooMany => {
+            Self::Link { inside, other: OtherName::MayBeIn(unsearched) } => {
+                let Unsearched { directory, error } = &**unsearched;
+                let (inside, directory) = (inside.display(), directory.display());
+                write!(
+                    f,
+                    "`{inside}` has a further name that was not found, and may have stricter rules in \
+                     `{directory}`, which cannot be searched ({error}); make that readable, or copy \
+                     the file"
+                )
+            }
+            Self::TooMany => {
                 write!(f, "more than {FILES_MAX} files in it have names elsewhere")
+            }
+            Self::Unsearched(Unsearched { directory, error }) => {
+                let directory = directory.display();
+                write!(
+                    f,
+                    "`{directory}` cannot be searched for further names of protected files \
+                     ({error}); make it readable, or remove it"
+                )
             }
         }
     }
@@ -63,28 +106,58 @@ struct Linked {
     elsewhere: u64,
 }
 
-/// Looks for such files; at least one for each directory that has any. Directories that cannot be
-/// read are left out, with a warning.
-pub(super) fn find(policy: &Policy, source: &OwnedFd, native: &[PathBuf]) -> Vec<Obstacle> {
+/// Looks for such files; at least one for each directory that has any, or may have. Goes on until
+/// `until`, if that is given: what is not found by then is not there.
+pub(super) fn find(
+    policy: &Policy,
+    source: &OwnedFd,
+    native: &[PathBuf],
+    until: Option<Instant>,
+) -> Vec<Obstacle> {
     if native.is_empty() || policy.is_trivial() {
         return Vec::new();
     }
-    let (linked, mut obstacles) = with_names_elsewhere(source, native);
+    let (mut linked, mut obstacles) = with_names_elsewhere(source, native, until);
     if linked.is_empty() {
         return obstacles;
     }
-    let mut protected = HashMap::new();
-    let outside = |path: &Path| !native.iter().any(|directory| path == directory);
-    walk(source, Path::new(""), &outside, &mut |path, stat| {
-        if let Some(file) = linked.get(&key(stat))
-            && is_weaker(policy, path, &file.name, stat)
-        {
-            protected.entry(key(stat)).or_insert_with(|| path.to_owned());
+    let (mut others, mut unsearched) = (HashMap::new(), None);
+    let outside =
+        |path: &Path| !native.iter().any(|directory| path == directory) && is_before(until);
+    let mut note = |directory: &Path, error| note_first(&mut unsearched, directory, error);
+    walk(source, Path::new(""), &outside, &mut note, &mut |path, stat| {
+        if let Some(file) = linked.get_mut(&key(stat)) {
+            file.elsewhere = file.elsewhere.saturating_sub(1);
+            if is_weaker(policy, path, &file.name, stat) {
+                let protected = || OtherName::Protected(path.to_owned());
+                others.entry(key(stat)).or_insert_with(protected);
+            }
         }
         true
     });
-    obstacles.extend(names_of(source, native, &linked, &protected));
+    add_not_found(&mut others, &linked, unsearched);
+    obstacles.extend(names_of(source, native, &linked, &others));
     obstacles
+}
+
+fn is_before(until: Option<Instant>) -> bool {
+    until.is_none_or(|until| Instant::now() < until)
+}
+
+fn note_first(unsearched: &mut Option<Unsearched>, directory: &Path, error: Errno) {
+    unsearched.get_or_insert_with(|| Unsearched { directory: directory.to_owned(), error });
+}
+
+/// Adds the files of which not every name was found, where one may be in `unsearched`.
+fn add_not_found(
+    others: &mut HashMap<Key, OtherName>,
+    linked: &HashMap<Key, Linked>,
+    unsearched: Option<Unsearched>,
+) {
+    let Some(unsearched) = unsearched.map(Rc::new) else { return };
+    for (key, _) in linked.iter().filter(|(_, file)| file.elsewhere > 0) {
+        others.entry(*key).or_insert_with(|| OtherName::MayBeIn(Rc::clone(&unsearched)));
+    }
 }
 
 /// A directory that another view of the same server shows, by rules of its own.
@@ -98,75 +171,107 @@ pub(crate) struct Beside<'a> {
 }
 
 /// The native directories with files that have further names in a directory beside, with rules there
-/// about what may be done with them.
+/// about what may be done with them, or may have such names there; until `until`, as [`find`].
 pub(super) fn find_beside(
     source: &OwnedFd,
     native: &[PathBuf],
-    others: &[Beside<'_>],
+    beside: &[Beside<'_>],
+    until: Option<Instant>,
 ) -> Vec<Obstacle> {
-    if native.is_empty() {
+    if native.is_empty() || beside.iter().all(|other| other.policy.is_trivial()) {
         return Vec::new();
     }
-    let (linked, mut obstacles) = with_names_elsewhere(source, native);
-    let mut protected = HashMap::new();
-    for other in others.iter().filter(|other| !other.policy.is_trivial() && !linked.is_empty()) {
-        let enter = |path: &Path| !other.left_out.iter().any(|directory| path == directory);
-        walk(other.source, Path::new(""), &enter, &mut |path, stat| {
-            if !linked.contains_key(&key(stat)) {
-                return true;
-            }
+    let (mut linked, mut obstacles) = with_names_elsewhere(source, native, until);
+    if linked.is_empty() {
+        return obstacles;
+    }
+    let (mut others, mut unsearched) = (HashMap::new(), None);
+    let (open, with_rules): (Vec<_>, Vec<_>) =
+        beside.iter().partition(|other| other.policy.is_trivial());
+    for other in with_rules {
+        let mut note = |directory: &Path, error| {
+            note_first(&mut unsearched, &other.dir.join(directory), error);
+        };
+        let enter = |path: &Path| !other.left_out.iter().any(|one| path == one) && is_before(until);
+        walk(other.source, Path::new(""), &enter, &mut note, &mut |path, stat| {
+            let Some(file) = linked.get_mut(&key(stat)) else { return true };
+            file.elsewhere = file.elsewhere.saturating_sub(1);
             let size = u64::try_from(stat.st_size).unwrap_or(0);
             let inode = InodeFacts { kind: Kind::from_mode(stat.st_mode), size, head: None };
             if other.policy.at(path.as_os_str().as_bytes()).restricts(&inode) {
-                protected.entry(key(stat)).or_insert_with(|| other.dir.join(path));
+                let protected = || OtherName::Protected(other.dir.join(path));
+                others.entry(key(stat)).or_insert_with(protected);
             }
             true
         });
     }
-    obstacles.extend(names_of(source, native, &linked, &protected));
+    if unsearched.is_some() {
+        // Names in the other places are known, and so not in the one that could not be searched.
+        let own = [(source, native)].into_iter();
+        for (source, left_out) in own.chain(open.iter().map(|one| (one.source, one.left_out))) {
+            let enter = |path: &Path| !left_out.iter().any(|one| path == one) && is_before(until);
+            walk(source, Path::new(""), &enter, &mut |_, _| {}, &mut |_, stat| {
+                if let Some(file) = linked.get_mut(&key(stat)) {
+                    file.elsewhere = file.elsewhere.saturating_sub(1);
+                }
+                true
+            });
+        }
+    }
+    add_not_found(&mut others, &linked, unsearched);
+    obstacles.extend(names_of(source, native, &linked, &others));
     obstacles
 }
 
-/// A name of such a file, which has another name in `protected`, in each native directory that has any:
-/// one for each, as a tool that links equal files may have made thousands.
+/// A name of such a file, which is in `others`, in each native directory that has any: one for each, as
+/// a tool that links equal files may have made thousands.
 fn names_of(
     source: &OwnedFd,
     native: &[PathBuf],
     linked: &HashMap<Key, Linked>,
-    protected: &HashMap<Key, PathBuf>,
+    others: &HashMap<Key, OtherName>,
 ) -> Vec<Obstacle> {
-    let affected = || protected.keys().filter_map(|key| Some((key, linked.get(key)?)));
+    let affected = || others.keys().filter_map(|key| Some((key, linked.get(key)?)));
     let indexes: BTreeSet<_> = affected().flat_map(|(_, file)| &file.directories).collect();
     let mut obstacles = Vec::new();
     for index in indexes {
         let directory = &native[*index];
         let mut found = None;
-        walk(source, directory, &|_| true, &mut |path, stat| {
-            found = protected.get(&key(stat)).map(|other| (path.to_owned(), other.clone()));
+        walk(source, directory, &|_| true, &mut |_, _| {}, &mut |path, stat| {
+            found = others.get(&key(stat)).map(|other| (path.to_owned(), other.clone()));
             found.is_none()
         });
         // Others may have moved it since it was met there.
         let met = || {
             let mut all = affected().filter(|(_, file)| file.directories.contains(index));
-            all.next().map(|(key, file)| (file.name.clone(), protected[key].clone()))
+            all.next().map(|(key, file)| (file.name.clone(), others[key].clone()))
         };
         let names = found.or_else(met);
-        obstacles.extend(names.map(|(inside, protected)| Obstacle {
+        obstacles.extend(names.map(|(inside, other)| Obstacle {
             directory: directory.clone(),
-            what: What::Link { inside, protected },
+            what: What::Link { inside, other },
         }));
     }
     obstacles
 }
 
-/// The files in native directories that have more names than are found in native directories.
+/// The files in native directories that have more names than are found in native directories; and the
+/// directories of which that is not known.
 fn with_names_elsewhere(
     source: &OwnedFd,
     native: &[PathBuf],
+    until: Option<Instant>,
 ) -> (HashMap<Key, Linked>, Vec<Obstacle>) {
     let (mut linked, mut obstacles) = (HashMap::<Key, Linked>::new(), Vec::new());
     for (directory, top) in native.iter().enumerate() {
-        let complete = walk(source, top, &|_| true, &mut |path, stat| {
+        let mut unsearched = None;
+        let mut note = |below: &Path, error| {
+            if !is_out_of_reach(source, below) {
+                note_first(&mut unsearched, below, error);
+            }
+        };
+        let enter = |_: &Path| is_before(until);
+        let complete = walk(source, top, &enter, &mut note, &mut |path, stat| {
             let file = linked.entry(key(stat)).or_insert_with(|| {
                 let elsewhere = stat.st_nlink;
                 Linked { name: path.to_owned(), directories: Vec::new(), elsewhere }
@@ -180,16 +285,29 @@ fn with_names_elsewhere(
             }
             linked.len() <= FILES_MAX
         });
-        if !complete {
-            linked.retain(|_, file| {
-                // Directories before this one stay native, and so it counts where it is in them.
-                file.directories.retain(|one| *one != directory);
-                !file.directories.is_empty()
-            });
-            obstacles.push(Obstacle { directory: top.clone(), what: What::TooMany });
-        }
+        let what = match (complete, unsearched) {
+            (false, _) => What::TooMany,
+            (true, Some(unsearched)) => What::Unsearched(unsearched),
+            (true, None) => continue,
+        };
+        linked.retain(|_, file| {
+            // Directories before this one stay native, and so it counts where it is in them.
+            file.directories.retain(|one| *one != directory);
+            !file.directories.is_empty()
+        });
+        obstacles.push(Obstacle { directory: top.clone(), what });
     }
     (linked, obstacles)
+}
+
+/// Whether callers get into a directory as little as this process, which could not read it: it is another
+/// user's, and may not be searched either. Root may serve others, who may do more there, as on NFS.
+fn is_out_of_reach(source: &OwnedFd, directory: &Path) -> bool {
+    let own = rustix::process::geteuid();
+    let Ok(fd) = tree::open_beneath(source.as_fd(), directory) else { return false };
+    let is_anothers = rustix::fs::fstat(&fd).is_ok_and(|stat| stat.st_uid != own.as_raw());
+    let search = rustix::fs::statat(&fd, ".", AtFlags::SYMLINK_NOFOLLOW);
+    !own.is_root() && is_anothers && search.is_err_and(|error| error == Errno::ACCESS)
 }
 
 fn is_weaker(policy: &Policy, protected: &Path, inside: &Path, stat: &Stat) -> bool {
@@ -204,32 +322,44 @@ fn key(stat: &Stat) -> Key {
 }
 
 /// Calls `visit` with each name below `top` of a file that has several, until it returns false;
-/// returns whether it never did. Goes into the directories that `enter` lets it.
+/// returns whether it never did. Goes into the directories that `enter` lets it, and calls `note` with
+/// those that it could not read.
 fn walk(
     source: &OwnedFd,
     top: &Path,
     enter: &dyn Fn(&Path) -> bool,
+    note: &mut dyn FnMut(&Path, Errno),
     visit: &mut dyn FnMut(&Path, &Stat) -> bool,
 ) -> bool {
+    // A name that vanishes meanwhile, or is that of something else by now, is no name any more.
+    let is_gone = |error| matches!(error, Errno::NOENT | Errno::NOTDIR | Errno::LOOP);
     let mut pending = vec![top.to_owned()];
     while let Some(directory) = pending.pop() {
+        let mut failed = |error| {
+            if !is_gone(error) {
+                note(&directory, error);
+            }
+        };
         let (fd, entries) = match open(source, &directory) {
             Ok(opened) => opened,
             Err(error) => {
-                messages::warn(&format!(
-                    "`{}` cannot be searched for further names of files in native directories: \
-                     {error}",
-                    shown(&directory)
-                ));
+                failed(error);
                 continue;
             }
         };
-        for entry in entries.flatten() {
+        for entry in entries {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    failed(error);
+                    break;
+                }
+            };
             let name = entry.file_name();
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // A name that vanishes meanwhile is no name any more.
+            // Nor is one at which a file system is mounted that does not answer.
             let Ok(stat) = rustix::fs::statat(&fd, name, AtFlags::SYMLINK_NOFOLLOW) else {
                 continue;
             };
@@ -282,7 +412,7 @@ mod tests {
         let policy = Policy::parse(POLICY, "p.toml").unwrap();
         let native = ["target", "dist"].map(PathBuf::from);
         let source = tree::open(home.path()).unwrap().1;
-        find(&policy, &source, &native).iter().map(ToString::to_string).collect()
+        find(&policy, &source, &native, None).iter().map(ToString::to_string).collect()
     }
 
     #[test]

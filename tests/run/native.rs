@@ -260,6 +260,84 @@ fn a_protected_file_with_names_in_two_native_directories_is_kept_in_both() {
     }
 }
 
+/// CMD could make it such in one `run`, and what it is again in the next one.
+#[test]
+fn a_native_directory_that_cannot_be_searched_is_left_out() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    fs::create_dir(project.path("dir/target/d")).unwrap();
+    fs::hard_link(project.path("dir/keys/id_rsa"), project.path("dir/target/d/x")).unwrap();
+    let output = as_user(
+        &project,
+        "chmod 0 dir/target/d",
+        "chmod 700 target/d; cat target/d/x; cat target/file; $T status --json . >report",
+    );
+    let Some(output) = output else { return };
+    assert_eq!(text(&output.stdout), "built\n", "{}", all(&output));
+    let reason = "`target` is not native but served by tollgate: `target/d` cannot be searched";
+    assert!(text(&output.stderr).contains(reason), "{}", all(&output));
+    let report = fs::read_to_string(project.path("dir/report")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report[0]["native"], serde_json::json!(["a/out"]), "{report}");
+    let left_out = report[0]["view"]["unavailable"].to_string();
+    assert!(left_out.contains(reason), "{left_out}");
+}
+
+/// A name of the file could be in there. Files of which all names are known are not in question.
+#[test]
+fn a_file_whose_other_name_may_be_where_nobody_could_search_is_not_in_a_native_directory() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let reason = "`target` is not native but served by tollgate: `target/x` has a further name";
+    let closed = "chmod 0 dir/keys";
+    let script = "chmod 700 keys; cat target/x; cat target/file";
+    fs::hard_link(project.path("dir/keys/id_rsa"), project.path("dir/target/x")).unwrap();
+    fs::write(project.path("dir/plain/f"), "").unwrap();
+    fs::hard_link(project.path("dir/plain/f"), project.path("dir/a/out/y")).unwrap();
+    let Some(output) = as_user(&project, closed, script) else { return };
+    assert_eq!(text(&output.stdout), "built\n", "{}", all(&output));
+    assert!(text(&output.stderr).contains(reason), "{}", all(&output));
+    assert!(!text(&output.stderr).contains("`a/out` is not native"), "{}", all(&output));
+    fs::remove_file(project.path("dir/target/x")).unwrap();
+    let output = as_user(&project, closed, script).unwrap();
+    assert!(!text(&output.stderr).contains("is not native"), "{}", all(&output));
+}
+
+/// A container's build leaves such directories. CMD does not get into them either.
+#[test]
+fn a_directory_of_another_user_that_nobody_gets_into_leaves_it_native() {
+    if !can_mount() {
+        return;
+    }
+    let project = project();
+    let others = "mkdir dir/target/d; chmod 700 dir/target/d";
+    let script = "grep -c \" $PWD/target \" /proc/self/mountinfo; cat target/d/x";
+    let Some(output) = as_user(&project, others, script) else { return };
+    assert_eq!(text(&output.stdout), "1\n", "{}", all(&output));
+    // Names that CMD knows can be used.
+    let output = as_user(&project, "chown 0 dir/target/d; chmod 711 dir/target/d", script).unwrap();
+    assert_eq!(text(&output.stdout), "0\n", "{}", all(&output));
+}
+
+/// Has a user run `script` in a view, after `before` was done as root; `None` where users cannot.
+fn as_user(project: &Project, before: &str, script: &str) -> Option<Output> {
+    fs::write(project.path("script"), script).unwrap();
+    let as_user = format!(
+        "cp $T tollgate; chmod 755 . tollgate; chown -R 4321:4321 dir; {before}
+        [ -e fuse ] || mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
+        export T=$PWD/tollgate; script=$(cat script); cd dir
+        exec setpriv --reuid 4321 --regid 4321 --clear-groups \
+            $T run --policy ../policy.toml . -- sh -c \"$script\""
+    );
+    let output = project.in_mount_namespace(&as_user);
+    let skipped = all(&output).contains("user namespaces are not allowed");
+    (!skipped).then_some(output)
+}
+
 /// What is only recorded hides nothing.
 #[test]
 fn a_native_directory_in_one_that_would_be_hidden_is_native() {
