@@ -9,7 +9,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::time::Instant;
 
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
@@ -106,25 +105,22 @@ struct Linked {
     elsewhere: u64,
 }
 
-/// Looks for such files; at least one for each directory that has any, or may have. Goes on until
-/// `until`, if that is given: what is not found by then is not there.
-pub(super) fn find(
-    policy: &Policy,
-    source: &OwnedFd,
-    native: &[PathBuf],
-    until: Option<Instant>,
-) -> Vec<Obstacle> {
+/// Looks for such files; at least one for each directory that has any, or may have.
+pub(super) fn find(policy: &Policy, source: &OwnedFd, native: &[PathBuf]) -> Vec<Obstacle> {
     if native.is_empty() || policy.is_trivial() {
         return Vec::new();
     }
-    let (mut linked, mut obstacles) = with_names_elsewhere(source, native, until);
+    let (mut linked, mut obstacles) = with_names_elsewhere(source, native);
     if linked.is_empty() {
         return obstacles;
     }
     let (mut others, mut unsearched) = (HashMap::new(), None);
-    let outside =
-        |path: &Path| !native.iter().any(|directory| path == directory) && is_before(until);
-    let mut note = |directory: &Path, error| note_first(&mut unsearched, directory, error);
+    let outside = |path: &Path| !native.iter().any(|directory| path == directory);
+    let mut note = |directory: &Path, error| {
+        if !is_out_of_reach(source, directory) {
+            note_first(&mut unsearched, directory, error);
+        }
+    };
     walk(source, Path::new(""), &outside, &mut note, &mut |path, stat| {
         if let Some(file) = linked.get_mut(&key(stat)) {
             file.elsewhere = file.elsewhere.saturating_sub(1);
@@ -138,10 +134,6 @@ pub(super) fn find(
     add_not_found(&mut others, &linked, unsearched);
     obstacles.extend(names_of(source, native, &linked, &others));
     obstacles
-}
-
-fn is_before(until: Option<Instant>) -> bool {
-    until.is_none_or(|until| Instant::now() < until)
 }
 
 fn note_first(unsearched: &mut Option<Unsearched>, directory: &Path, error: Errno) {
@@ -171,17 +163,16 @@ pub(crate) struct Beside<'a> {
 }
 
 /// The native directories with files that have further names in a directory beside, with rules there
-/// about what may be done with them, or may have such names there; until `until`, as [`find`].
+/// about what may be done with them, or may have such names there.
 pub(super) fn find_beside(
     source: &OwnedFd,
     native: &[PathBuf],
     beside: &[Beside<'_>],
-    until: Option<Instant>,
 ) -> Vec<Obstacle> {
     if native.is_empty() || beside.iter().all(|other| other.policy.is_trivial()) {
         return Vec::new();
     }
-    let (mut linked, mut obstacles) = with_names_elsewhere(source, native, until);
+    let (mut linked, mut obstacles) = with_names_elsewhere(source, native);
     if linked.is_empty() {
         return obstacles;
     }
@@ -190,9 +181,11 @@ pub(super) fn find_beside(
         beside.iter().partition(|other| other.policy.is_trivial());
     for other in with_rules {
         let mut note = |directory: &Path, error| {
-            note_first(&mut unsearched, &other.dir.join(directory), error);
+            if !is_out_of_reach(other.source, directory) {
+                note_first(&mut unsearched, &other.dir.join(directory), error);
+            }
         };
-        let enter = |path: &Path| !other.left_out.iter().any(|one| path == one) && is_before(until);
+        let enter = |path: &Path| !other.left_out.iter().any(|one| path == one);
         walk(other.source, Path::new(""), &enter, &mut note, &mut |path, stat| {
             let Some(file) = linked.get_mut(&key(stat)) else { return true };
             file.elsewhere = file.elsewhere.saturating_sub(1);
@@ -209,7 +202,7 @@ pub(super) fn find_beside(
         // Names in the other places are known, and so not in the one that could not be searched.
         let own = [(source, native)].into_iter();
         for (source, left_out) in own.chain(open.iter().map(|one| (one.source, one.left_out))) {
-            let enter = |path: &Path| !left_out.iter().any(|one| path == one) && is_before(until);
+            let enter = |path: &Path| !left_out.iter().any(|one| path == one);
             walk(source, Path::new(""), &enter, &mut |_, _| {}, &mut |_, stat| {
                 if let Some(file) = linked.get_mut(&key(stat)) {
                     file.elsewhere = file.elsewhere.saturating_sub(1);
@@ -260,7 +253,6 @@ fn names_of(
 fn with_names_elsewhere(
     source: &OwnedFd,
     native: &[PathBuf],
-    until: Option<Instant>,
 ) -> (HashMap<Key, Linked>, Vec<Obstacle>) {
     let (mut linked, mut obstacles) = (HashMap::<Key, Linked>::new(), Vec::new());
     for (directory, top) in native.iter().enumerate() {
@@ -270,8 +262,7 @@ fn with_names_elsewhere(
                 note_first(&mut unsearched, below, error);
             }
         };
-        let enter = |_: &Path| is_before(until);
-        let complete = walk(source, top, &enter, &mut note, &mut |path, stat| {
+        let complete = walk(source, top, &|_| true, &mut note, &mut |path, stat| {
             let file = linked.entry(key(stat)).or_insert_with(|| {
                 let elsewhere = stat.st_nlink;
                 Linked { name: path.to_owned(), directories: Vec::new(), elsewhere }
@@ -412,7 +403,7 @@ mod tests {
         let policy = Policy::parse(POLICY, "p.toml").unwrap();
         let native = ["target", "dist"].map(PathBuf::from);
         let source = tree::open(home.path()).unwrap().1;
-        find(&policy, &source, &native, None).iter().map(ToString::to_string).collect()
+        find(&policy, &source, &native).iter().map(ToString::to_string).collect()
     }
 
     #[test]

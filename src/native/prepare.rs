@@ -62,7 +62,7 @@ pub(crate) fn prepare(policy: &Policy, source: &OwnedFd) -> anyhow::Result<Prepa
             prepared.leave_out(&path, say_missing(&native));
         }
     }
-    for link in links::find(policy, source, &prepared.to_mount, None) {
+    for link in links::find(policy, source, &prepared.to_mount) {
         messages::warn(&escaped(&link.to_string()));
         prepared.to_mount.retain(|directory| *directory != link.directory);
         prepared.leave_out(&link.directory, link.to_string());
@@ -115,7 +115,7 @@ pub(crate) fn leave_out_linked(
     others: &[Beside<'_>],
 ) -> Vec<Unavailable> {
     let mut prepared = Prepared::default();
-    for link in links::find_beside(source, native, others, None) {
+    for link in links::find_beside(source, native, others) {
         if native.contains(&link.directory) {
             messages::warn(&escaped(&link.to_string()));
             native.retain(|directory| *directory != link.directory);
