@@ -50,7 +50,7 @@ pub struct SealedFile<S> {
     pub(crate) state: Mutex<State>,
     /// A writer is done with its blocks, or the end of the store is cut.
     pub(crate) written: Condvar,
-    /// Held during a commit: the copy of the header that the last one made durable.
+    /// Held during a commit: the copy of the header that the last one made durable, or that was found.
     pub(crate) committing: Mutex<u64>,
 }
 
@@ -62,6 +62,8 @@ pub(crate) struct State {
     pub(crate) slots: Option<Slots>,
     /// The copy of the header that was found, if it may not be durable: the other one differs.
     pub(crate) unsure: Option<u64>,
+    /// Both copies were found the same, and only one of them may be durable, whichever it is.
+    pub(crate) one_is_unsure: bool,
     pub(crate) sharing: Sharing,
     /// Something was changed since the last commit.
     pub(crate) changed: bool,
@@ -149,6 +151,8 @@ impl<S: Store> SealedFile<S> {
             let mut state = file.state();
             state.slots = Some(Slots::new(file.reserved()));
             state.changed = true;
+            // The first sync of a commit is that of both.
+            state.one_is_unsure = false;
         }
         Ok(file)
     }
@@ -183,6 +187,7 @@ impl<S: Store> SealedFile<S> {
                 header,
                 slots: None,
                 unsure: (!copies_agree).then_some(copy),
+                one_is_unsure: copies_agree,
                 sharing: Sharing::default(),
                 changed: false,
                 changes: 0,

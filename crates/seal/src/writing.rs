@@ -296,7 +296,8 @@ impl<S: Store> SealedFile<S> {
         durable_copy: &mut u64,
     ) -> Result<MutexGuard<'_, State>, SealError> {
         let first = 1 - *durable_copy;
-        let written = self.write_header(&header, first);
+        let written =
+            self.write_found_again(*durable_copy).and_then(|()| self.write_header(&header, first));
         let mut state = self.state();
         state.failed |= written.is_err();
         written?;
@@ -328,6 +329,20 @@ impl<S: Store> SealedFile<S> {
         state.changed = false;
         let (header, released) = (header.clone(), slots.commit_begins());
         Ok(Next::Header(Prepared { header, released }))
+    }
+
+    /// With the first header since opening, where both copies were found the same. The sync of one of
+    /// them may have failed: then the page cache has it, the disk has the header before, and no further
+    /// sync would write it. The next sync makes it durable now, before the other copy is overwritten.
+    fn write_found_again(&self, copy: u64) -> Result<(), SealError> {
+        let found = {
+            let state = &mut *self.state();
+            if !std::mem::take(&mut state.one_is_unsure) {
+                return Ok(());
+            }
+            state.durable.encode(&self.keys, &self.domain)
+        };
+        Ok(self.store.write_at(&found, copy * HEADER_SPACE)?)
     }
 
     fn write_header(&self, header: &Header, first: u64) -> Result<(), SealError> {

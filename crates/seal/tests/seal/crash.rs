@@ -212,6 +212,41 @@ fn a_power_failure_after_a_failed_sync_and_another_server_leaves_a_commit() {
     assert!(syncs > 10, "{syncs}");
 }
 
+/// The disk loses the copy of the header that a commit writes second, and the sync says so that comes
+/// after it. Who opens the file then finds both copies the same in the page cache. The one that is on
+/// the disk is not the first to be overwritten.
+#[test]
+fn a_power_failure_after_a_copy_of_the_header_was_lost_leaves_a_commit() {
+    // The copy that is written second is another one with each commit.
+    for commits in 1..=4 {
+        let lost = Memory::default();
+        let file = SealedFile::create(&lost, &key(), DOMAIN, Options::default()).unwrap();
+        for value in 1..=commits {
+            file.write_at(&[value; 40_000], 0).unwrap();
+            file.commit().unwrap();
+        }
+        file.write_at(&[8; 40_000], 0).unwrap();
+        lost.next_sync_loses.set(true);
+        assert!(matches!(file.commit(), Err(SealError::Io(_))));
+        drop(file);
+        for fails_at in lost.operations.get().. {
+            let store = Memory { fails_at: Some(fails_at), ..lost.clone() };
+            let file = SealedFile::open(&store, &key(), DOMAIN).unwrap();
+            let written = file.write_at(&[9; 40_000], 0).and_then(|()| file.commit());
+            for bytes in leftovers(&store.durable.borrow(), &store.pending.borrow()) {
+                let file = SealedFile::open(Memory::of(bytes), &key(), DOMAIN).unwrap();
+                let plain = read_all(&file)
+                    .unwrap_or_else(|error| panic!("{commits}, crash at {fails_at}: {error}"));
+                let before = written.is_err() && plain == [commits; 40_000];
+                assert!(before || plain == [9; 40_000], "{commits}, crash at {fails_at}");
+            }
+            if written.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
 /// No space: what was there before the write is read, and the write can be tried again.
 #[test]
 fn a_write_without_space_leaves_the_old_content_readable() {

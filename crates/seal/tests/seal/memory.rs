@@ -26,6 +26,9 @@ pub(crate) struct Memory {
     /// The operation that fails, and all after it.
     pub(crate) fails_at: Option<usize>,
     pub(crate) syncs_fail: Cell<bool>,
+    /// The next sync fails, and what was to become durable never does, though it can be read: Linux
+    /// takes pages that it could not write for written.
+    pub(crate) next_sync_loses: Cell<bool>,
     pub(crate) reads: Cell<usize>,
     /// What begins there cannot be read.
     pub(crate) unreadable: Cell<Option<u64>>,
@@ -110,8 +113,17 @@ impl Store for Memory {
         if self.syncs_fail.get() {
             return Err(io::ErrorKind::Other.into());
         }
-        self.durable.borrow_mut().clone_from(&self.now.borrow());
-        self.pending.borrow_mut().clear();
+        let pending = self.pending.take();
+        if self.next_sync_loses.take() {
+            return Err(io::ErrorKind::Other.into());
+        }
+        let mut durable = self.durable.borrow_mut();
+        for Write { offset, bytes, cuts } in pending {
+            if cuts {
+                durable.truncate(offset);
+            }
+            apply(&mut durable, offset, &bytes);
+        }
         Ok(())
     }
 
