@@ -161,7 +161,27 @@ pub(crate) fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> 
     let mut file = made.map_err(without_path)?;
     file.as_file_mut().write_all(bytes)?;
     file.as_file().sync_all()?;
-    file.persist_noclobber(path).map(drop).map_err(|error| without_path(error.error))
+    let file = file.persist_noclobber(path).map_err(|error| without_path(error.error))?;
+    make_names_durable(dir, &file).inspect_err(|_| {
+        // Who is told that it failed makes it anew.
+        let _ = std::fs::remove_file(path);
+    })
+}
+
+/// Makes durable which names `dir` has, that of `file` among them.
+fn make_names_durable(dir: &Path, file: &File) -> io::Result<()> {
+    let dir = match File::open(dir) {
+        // Who may write to a directory may not always read it: then with all of the file system.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            return Ok(rustix::fs::syncfs(file)?);
+        }
+        opened => opened?,
+    };
+    match dir.sync_all() {
+        // Some file systems have no such call for directories, and keep no names back.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        synced => synced,
+    }
 }
 
 /// The error of the system call: the name of the temporary file helps nobody.

@@ -310,3 +310,43 @@ fn a_name_that_cannot_be_had_makes_no_key_file_and_a_domain_has_a_name() {
     assert_eq!(unnamed.status.code(), Some(2), "{unnamed:?}");
     assert!(fs::read(place.path("vault/plan")).unwrap().starts_with(b"the plan"));
 }
+
+/// A keyring that is on the disk without the key that opens it would be lost with what is sealed.
+#[test]
+fn the_name_of_a_new_key_file_is_durable_before_the_keyring_is_made() {
+    let place = Place::new();
+    let key = place.keys.path().join("other");
+    let log = place.keys.path().join("calls");
+    let init = |dir: &str, inject: &str| {
+        fs::create_dir(place.path(dir)).unwrap();
+        let mut command = Command::new("strace");
+        command.args(["-f", "-y", "-e", "trace=fsync,link,linkat,rename,renameat,renameat2", "-o"]);
+        command.arg(&log).args(["-e", inject]).args([env!("CARGO_BIN_EXE_tollgate"), "seal"]);
+        command.args(["init", "--new-key-file"]).arg(&key).arg(place.path(dir));
+        command.output().unwrap()
+    };
+    let traced = Command::new("strace").args(["-o", "/dev/null", "true"]).status();
+    if !traced.is_ok_and(|status| status.success()) {
+        println!("skipped: no strace");
+        return;
+    }
+    let told = init("one", "signal=none");
+    ok(&told);
+    let calls = fs::read_to_string(&log).unwrap();
+    let keys = place.keys.path().canonicalize().unwrap();
+    let synced = format!("<{}>", keys.to_str().unwrap());
+    let at = |of: &dyn Fn(&str) -> bool| calls.lines().position(of);
+    let is_key = |line: &str| !line.contains("fsync") && line.contains("/other\"");
+    let named = at(&is_key).expect("a name");
+    let durable = at(&|line| line.contains("fsync(") && line.contains(&synced));
+    let ring = at(&|line| line.contains("/.tollgate-seal\"")).expect("a keyring");
+    assert!(durable.is_some_and(|durable| (named..ring).contains(&durable)), "{calls}");
+    // The file's own is the first.
+    fs::remove_file(&key).unwrap();
+    let failed = init("two", "inject=fsync:error=EIO:when=2");
+    fails(&failed, &["key file", "/other", "error"]);
+    assert!(!key.exists() && !place.path("two/.tollgate-seal").exists());
+    // As of file systems whose directories need no sync.
+    ok(&init("three", "inject=fsync:error=EINVAL:when=2"));
+    assert!(key.exists() && place.path("three/.tollgate-seal").exists());
+}
