@@ -8,11 +8,16 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::audit::read;
+use crate::escape::shown;
 
 /// Most rotated files that are looked for.
 const MAX_ROTATED: u32 = 1000;
 /// How often a log that is followed is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
+/// How often the parts of a log are looked for, where it is rotated each time, and how long after
+/// each other.
+const MAX_LOOKS: u32 = 200;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
 
 /// A line, or why it is none, with where it stands.
 pub(super) struct Read<'a> {
@@ -29,20 +34,57 @@ pub(super) enum Flow {
     End,
 }
 
-/// FILE and its older parts that exist, oldest first.
+/// FILE and its older parts that exist, oldest first. All are opened before one is read, as a
+/// rotation changes the names meanwhile; with [`MAX_ROTATED`] they are fewer than the usual limit of
+/// open files.
 ///
 /// # Errors
-/// When there is none.
-pub(super) fn of(file: &Path) -> io::Result<Vec<PathBuf>> {
-    let rotated = (1..=MAX_ROTATED).map(|number| numbered(file, number));
-    let mut files: Vec<_> = rotated.take_while(|path| path.exists()).collect();
-    files.reverse();
-    match std::fs::metadata(file) {
-        Ok(_) => files.push(file.to_owned()),
-        Err(error) if files.is_empty() || error.kind() != ErrorKind::NotFound => return Err(error),
-        Err(_) => {}
+/// When there is none, or one cannot be opened.
+pub(super) fn open_all(file: &Path) -> io::Result<Vec<Reader>> {
+    for _ in 0..MAX_LOOKS {
+        match newer_than(None, file)? {
+            Some(parts) if parts.is_empty() => {
+                return Err(io::Error::from_raw_os_error(libc::ENOENT));
+            }
+            Some(parts) => return Ok(parts),
+            None => std::thread::sleep(BETWEEN_LOOKS),
+        }
     }
-    Ok(files)
+    Err(io::Error::other("it is rotated again and again"))
+}
+
+/// FILE and its older parts that exist, down to the one with the number `inode`, which is left out;
+/// oldest first. `None` if FILE was rotated meanwhile.
+///
+/// Names change while they are looked at; what is open stays the same.
+fn newer_than(inode: Option<u64>, file: &Path) -> io::Result<Option<Vec<Reader>>> {
+    let mut parts = Vec::from_iter(if_there(Reader::open(file))?);
+    let last = parts.first().map(|part| part.inode);
+    // While parts are renamed, one after the other, one number is missing, and a part that was
+    // seen may be met again under its next number.
+    let mut is_missing = false;
+    for number in 1..=MAX_ROTATED {
+        match rotated(file, number)? {
+            Some(part) if Some(part.inode) == inode => break,
+            Some(part) if parts.iter().any(|known| known.inode == part.inode) => {}
+            Some(part) => parts.push(part),
+            None if is_missing => break,
+            None => is_missing = true,
+        }
+    }
+    let now = if_there(std::fs::metadata(file))?.map(|now| now.ino());
+    parts.reverse();
+    Ok((now == last).then_some(parts))
+}
+
+fn rotated(file: &Path, number: u32) -> io::Result<Option<Reader>> {
+    let path = numbered(file, number);
+    match if_there(Reader::open(&path)) {
+        // There is none where the name of FILE has the greatest length.
+        Err(error) if error.kind() == ErrorKind::InvalidFilename => Ok(None),
+        Err(error) => Err(io::Error::new(error.kind(), format!("`{}`: {error}", shown(&path)))),
+        there => there,
+    }
 }
 
 fn numbered(file: &Path, number: u32) -> PathBuf {
@@ -73,6 +115,10 @@ impl Reader {
         let (file, inode) = (BufReader::new(file), metadata.ino());
         let path = path.to_owned();
         Ok(Self { path, file, inode, number: 0, buffer: Vec::new() })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Hands every line on; with `whole`, a last one without its end is left for the next time.
@@ -167,8 +213,6 @@ impl<'f> Follower<'f> {
 
     /// What comes after the part that was read to its end, oldest first; FILE is the last. `None` if
     /// there is nothing, or a rotation is under way and this is to be asked again.
-    ///
-    /// Names change while they are looked at; what is open stays the same.
     fn newer(&mut self) -> io::Result<Option<Vec<Reader>>> {
         let Some(now) = if_there(std::fs::metadata(self.file))? else { return Ok(None) };
         if now.ino() == self.reader.inode {
@@ -176,24 +220,8 @@ impl<'f> Follower<'f> {
             let is_shorter = now.size() < self.reader.file.stream_position()?;
             return Ok(if is_shorter { Some(vec![Reader::open(self.file)?]) } else { None });
         }
-        let Some(last) = if_there(Reader::open(self.file))? else { return Ok(None) };
-        let mut newer = vec![last];
-        // While parts are renamed, one after the other, one number is missing, and a part that was
-        // seen may be met again under its next number.
-        let mut is_missing = false;
-        for number in 1..=MAX_ROTATED {
-            match if_there(Reader::open(&numbered(self.file, number)))? {
-                Some(part) if part.inode == self.reader.inode => break,
-                Some(part) if newer.iter().any(|known| known.inode == part.inode) => {}
-                Some(part) => newer.push(part),
-                None if is_missing => break,
-                None => is_missing = true,
-            }
-        }
-        let now = if_there(std::fs::metadata(self.file))?;
-        let is_last_still = now.is_some_and(|now| now.ino() == newer[0].inode);
-        newer.reverse();
-        Ok(is_last_still.then_some(newer))
+        let parts = newer_than(Some(self.reader.inode), self.file)?;
+        Ok(parts.filter(|parts| parts.last().is_some_and(|last| last.path == self.file)))
     }
 }
 
@@ -281,15 +309,73 @@ mod tests {
     }
 
     #[test]
+    fn nothing_is_left_out_of_a_log_that_is_rotated_while_it_is_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        std::fs::write(numbered(&path, 2), "1\n2\n").unwrap();
+        std::fs::write(numbered(&path, 1), "3\n4\n").unwrap();
+        std::fs::write(&path, "5\n6\n").unwrap();
+        let mut seen = Vec::new();
+        crate::viewer::each(&path, &mut |read: Read<'_>| {
+            seen.push(String::from_utf8(read.line.unwrap().to_vec()).unwrap());
+            if seen.len() == 1 {
+                // As with `--audit-keep 2`: the oldest part goes.
+                std::fs::rename(numbered(&path, 1), numbered(&path, 2)).unwrap();
+                std::fs::rename(&path, numbered(&path, 1)).unwrap();
+                std::fs::write(&path, "7\n").unwrap();
+            }
+            Flow::Continue
+        })
+        .unwrap();
+        assert_eq!(seen, ["1", "2", "3", "4", "5", "6"]);
+    }
+
+    /// It has all parts that were there, at whatever moment of a rotation it is opened.
+    #[test]
+    fn all_parts_are_opened_at_any_moment_of_a_rotation() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let rename = |from: &Path, to| std::fs::rename(from, numbered(&path, to)).unwrap();
+        let texts = || -> Vec<String> {
+            let read = |mut part: Reader| {
+                let mut text = String::new();
+                io::Read::read_to_string(&mut part.file, &mut text).unwrap();
+                text
+            };
+            open_all(&path).unwrap().into_iter().map(read).collect()
+        };
+        for (name, text) in [("log.2", "1"), ("log.1", "2"), ("log", "3")] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        assert_eq!(texts(), ["1", "2", "3"]);
+        rename(&numbered(&path, 2), 3);
+        assert_eq!(texts(), ["1", "2", "3"]);
+        rename(&numbered(&path, 1), 2);
+        assert_eq!(texts(), ["1", "2", "3"]);
+        rename(&path, 1);
+        assert_eq!(texts(), ["1", "2", "3"]);
+        std::fs::write(&path, "4").unwrap();
+        assert_eq!(texts(), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn a_log_whose_name_leaves_no_room_for_a_number_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("l".repeat(255));
+        std::fs::write(&path, "").unwrap();
+        assert_eq!(open_all(&path).unwrap().len(), 1);
+    }
+
+    #[test]
     fn parts_are_read_oldest_first() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        assert!(of(&path).is_err());
-        for name in ["log", "log.1", "log.2", "log.4"] {
+        assert!(open_all(&path).is_err());
+        for name in ["log", "log.1", "log.2", "log.5"] {
             std::fs::write(dir.path().join(name), "").unwrap();
         }
-        let names: Vec<_> =
-            of(&path).unwrap().iter().map(|p| p.file_name().unwrap().to_owned()).collect();
+        let parts = open_all(&path).unwrap();
+        let names: Vec<_> = parts.iter().map(|part| part.path.file_name().unwrap()).collect();
         assert_eq!(names, ["log.2", "log.1", "log"]);
     }
 }

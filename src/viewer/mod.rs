@@ -64,12 +64,11 @@ pub(crate) fn records(file: &Path, mut take: impl FnMut(Line)) -> anyhow::Result
 /// Hands every line of `file` and its rotated parts on. Returns where FILE itself ended.
 fn each(file: &Path, take: &mut impl FnMut(Read<'_>) -> Flow) -> anyhow::Result<Option<Reader>> {
     let mut last = None;
-    for part in files::of(file).with_context(|| cannot_read(file))? {
-        let mut reader = Reader::open(&part).with_context(|| cannot_read(&part))?;
-        if reader.read(false, take).with_context(|| cannot_read(&part))? == Flow::End {
+    for mut part in files::open_all(file).with_context(|| cannot_read(file))? {
+        if part.read(false, take).with_context(|| cannot_read(part.path()))? == Flow::End {
             return Ok(None);
         }
-        last = Some(reader);
+        last = Some(part);
     }
     Ok(last)
 }
