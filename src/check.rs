@@ -110,28 +110,28 @@ fn print_survey(policy: &Policy, survey: &Survey) {
             }
         );
     }
-    if survey.uncovered.is_empty() {
+    if survey.uncovered.files.is_empty() {
         println!("no file that looks like a secret can be read");
     } else {
         println!("look like secrets and can be read:");
-        print_list(&survey.uncovered);
+        print_list(&survey.uncovered.files, survey.uncovered.count);
     }
     if !survey.repositories.is_empty() {
         println!(
             "git repositories that start programs when git enters them, `.git` at the top aside:"
         );
-        print_list(&survey.repositories);
+        print_list(&survey.repositories, survey.repositories.len());
     }
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
     survey.problems.iter().for_each(|line| messages::warn(line));
 }
 
-fn print_list(list: &[(PathBuf, String)]) {
+fn print_list(list: &[(PathBuf, String)], count: usize) {
     for (path, why) in list.iter().take(SHOWN) {
         println!("  {}: {}", shown(path), escaped(why));
     }
-    if list.len() > SHOWN {
-        println!("  and {} more (--json lists up to {})", list.len() - SHOWN, survey::MAX_LISTED);
+    if count > SHOWN {
+        println!("  and {} more (--json lists up to {})", count - SHOWN, survey::MAX_LISTED);
     }
 }
 
@@ -164,8 +164,8 @@ fn report(origin: &Origin, policy: &Policy, survey: Option<&Survey>) -> Value {
     });
     if let Some(survey) = survey {
         report["entries"] = survey.entries.into();
-        report["uncovered"] = pairs(&survey.uncovered, "why");
-        report["covered"] = pairs(&survey.covered, "rule");
+        report["uncovered"] = pairs(&survey.uncovered.files, "why");
+        report["covered"] = pairs(&survey.covered.files, "rule");
         report["tracked"] = survey
             .tracked
             .iter()

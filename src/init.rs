@@ -167,15 +167,25 @@ fn say(dir: &Path, preset: Preset, file: Option<&Path>, findings: &Findings, sur
         messages::say(&format!("run later outside, kept as they are: {list}{more}"));
     }
     let covered = &survey.covered;
-    if covered.is_empty() {
+    if covered.files.is_empty() {
         messages::say("no file in it is a secret by this policy");
     } else {
-        let list: Vec<_> = covered.iter().take(MAX_SAID).map(|(path, _)| shown(path)).collect();
-        let more = and_more(covered.len() - list.len());
+        let first = covered.files.iter().take(MAX_SAID);
+        let list: Vec<_> = first.map(|(path, _)| shown(path)).collect();
+        let more = and_more(covered.count - list.len());
         messages::say(&format!("hidden or not to be read: {}{more}", list.join(", ")));
     }
-    for (path, why) in survey.uncovered.iter().take(MAX_SAID) {
+    let uncovered = &survey.uncovered;
+    for (path, why) in uncovered.files.iter().take(MAX_SAID) {
         messages::warn(&format!("`{}` can be read: {}", shown(path), escaped(why)));
+    }
+    if uncovered.count > MAX_SAID {
+        messages::warn(&format!(
+            "and {} more that look like secrets can be read (`tollgate check --dir DIR --json` \
+             lists up to {})",
+            uncovered.count - MAX_SAID,
+            survey::MAX_LISTED
+        ));
     }
     survey.advice_on_tracked().iter().for_each(|line| messages::warn(line));
     if let Some(file) = file {
@@ -221,8 +231,8 @@ fn report(
         "file": null,
         "found": findings.seen,
         "kept": kept(findings),
-        "covered": paths(&survey.covered),
-        "uncovered": paths(&survey.uncovered),
+        "covered": paths(&survey.covered.files),
+        "uncovered": paths(&survey.uncovered.files),
         "tracked": survey.tracked.iter().map(|one| text(&one.path)).collect::<Vec<_>>(),
     });
     if let serde_json::Value::Object(fields) = &mut report {

@@ -23,6 +23,8 @@ use crate::presets::{Findings, Preset};
 const MAX_ENTRIES: u64 = 2_000_000;
 /// What is listed of one kind, in text and as JSON.
 pub(crate) const MAX_LISTED: usize = 1000;
+/// Tracked files that are named in warnings.
+const MAX_ADVISED: usize = 20;
 /// Longest file that is searched for a key behind its first bytes, in bytes.
 const MAX_SEARCHED: u64 = 16 << 20;
 /// Longest form of a key or a token that is recognised, in bytes, generously.
@@ -41,9 +43,9 @@ pub(crate) struct Survey {
     /// For each rule, entries for which it decides over an operation.
     pub(crate) decided: Vec<u64>,
     /// Files that look like secrets and can be read, by all of their names in DIR: path, and why they look so.
-    pub(crate) uncovered: Vec<(PathBuf, String)>,
+    pub(crate) uncovered: Listed,
     /// Files whose reading is refused, or that are hidden: path and rule.
-    pub(crate) covered: Vec<(PathBuf, String)>,
+    pub(crate) covered: Listed,
     /// Tracked by git, although hidden, not readable or masked.
     pub(crate) tracked: Vec<TrackedSecret>,
     /// Repositories but that of the working tree that start programs: path, and by which settings or
@@ -51,6 +53,23 @@ pub(crate) struct Survey {
     pub(crate) repositories: Vec<(PathBuf, String)>,
     /// Directories that could not be read, and an index that could not.
     pub(crate) problems: Vec<String>,
+}
+
+/// Files, and what is said of each. The list is kept short where a policy refuses everything; all are
+/// counted.
+#[derive(Debug, Default)]
+pub(crate) struct Listed {
+    pub(crate) files: Vec<(PathBuf, String)>,
+    pub(crate) count: usize,
+}
+
+impl Listed {
+    fn push(&mut self, path: PathBuf, what: String) {
+        self.count += 1;
+        if self.files.len() < MAX_LISTED {
+            self.files.push((path, what));
+        }
+    }
 }
 
 /// A file that git tracks and the policy keeps from being read as it is.
@@ -195,19 +214,19 @@ impl Walk<'_> {
             let kept = inode.and_then(|inode| self.kept.get(&inode));
             match kept {
                 Some(Kept { rule, is_masked }) if !is_masked || !by_name => {
-                    push(&mut self.found.covered, (path, rule.clone()));
+                    self.found.covered.push(path, rule.clone());
                 }
                 _ => {
                     if kept.is_some() && !why.ends_with(IS_MASKED) {
                         why.push_str(IS_MASKED);
                     }
-                    push(&mut self.found.uncovered, (path, why));
+                    self.found.uncovered.push(path, why);
                 }
             }
         }
         // By all bytes: names that begin alike are listed together.
         for list in [&mut self.found.uncovered, &mut self.found.covered] {
-            list.sort_by(|(one, _), (other, _)| one.as_os_str().cmp(other.as_os_str()));
+            list.files.sort_by(|(one, _), (other, _)| one.as_os_str().cmp(other.as_os_str()));
         }
     }
 
@@ -283,7 +302,7 @@ impl Walk<'_> {
                 }
                 match why {
                     // The same forms are masked.
-                    Some((_, false)) if is_masked => push(&mut self.found.covered, (path, rule)),
+                    Some((_, false)) if is_masked => self.found.covered.push(path, rule),
                     Some((mut why, by_name)) => {
                         if is_masked {
                             why.push_str(IS_MASKED);
@@ -296,7 +315,7 @@ impl Walk<'_> {
             (_, rule) => {
                 let rule = self.rule_name(rule);
                 self.keep(inode, &rule, false);
-                push(&mut self.found.covered, (path, rule));
+                self.found.covered.push(path, rule);
             }
         }
     }
@@ -433,13 +452,6 @@ impl Walk<'_> {
     }
 }
 
-/// Keeps lists short where a policy refuses everything.
-fn push(list: &mut Vec<(PathBuf, String)>, item: (PathBuf, String)) {
-    if list.len() < MAX_LISTED {
-        list.push(item);
-    }
-}
-
 fn head(file: &Path) -> Option<Vec<u8>> {
     read_up_to(file, HEAD_LEN as u64)
 }
@@ -459,7 +471,11 @@ impl Survey {
     /// What to say about secrets that git tracks, with the way out.
     pub(crate) fn advice_on_tracked(&self) -> Vec<String> {
         let mut lines = Vec::new();
-        for one in self.tracked.iter().take(20) {
+        // What is still to be done comes first: those commands may be followed, and the next check
+        // names the rest.
+        let mut tracked: Vec<_> = self.tracked.iter().collect();
+        tracked.sort_by_key(|one| one.skip_worktree);
+        for one in tracked.iter().take(MAX_ADVISED) {
             let (path, rule) = (shown(&one.path), escaped(&one.rule));
             let (what, then) = match one.verdict {
                 _ if one.is_masked => {
@@ -477,6 +493,12 @@ impl Survey {
                      `{command}` prevents that"
                 )
             });
+        }
+        if let Some(more) = tracked.len().checked_sub(MAX_ADVISED).filter(|more| *more > 0) {
+            lines.push(format!(
+                "and {more} more that rules keep and git tracks (`tollgate check --dir DIR --json` \
+                 lists them)"
+            ));
         }
         if !lines.is_empty() {
             lines.push(

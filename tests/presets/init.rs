@@ -122,6 +122,59 @@ fn secrets_that_git_tracks_are_named_with_the_way_out() {
     assert!(!said.contains("`keys/s.pem` is tracked"), "{said}");
 }
 
+/// What is not named is counted, and what is still to be done is named before what was done.
+#[test]
+fn secrets_that_are_not_named_are_counted() {
+    if !has("git") {
+        return;
+    }
+    let tree = Tree::new();
+    tree.bare(
+        "git init -q; mkdir d; for n in $(seq 25); do mkdir d/$n; echo A=1 >d/$n/.env; done
+        git add -A; git commit -qm a",
+    );
+    for number in 0..25 {
+        let token = "t = \"ghp_0123456789abcdefghijABCDEFGHIJ012345\"\n";
+        tree.write(&format!("r/{number}.rs"), token);
+    }
+    let say = |arguments: &[&str]| {
+        let output = tree.at_home(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments));
+        assert!(output.status.success(), "{}", all(&output));
+        all(&output)
+    };
+    let check = ["check", "--dir", ".", "agent"];
+    let init = ["init", "agent", "--force", "--output", "../home/p.toml"];
+    let rest = "and 5 more that rules keep and git tracks";
+    for arguments in [&check[..], &init] {
+        let said = say(arguments);
+        assert!(said.contains(rest), "{arguments:?}: {said}");
+        assert_eq!(said.matches("update-index --skip-worktree 'd/").count(), 20, "{said}");
+    }
+    tree.bare("git ls-files d | head -n 20 | xargs git update-index --skip-worktree");
+    let said = say(&check);
+    assert_eq!(said.matches("update-index --skip-worktree 'd/").count(), 5, "{said}");
+    assert!(said.contains(rest), "{said}");
+    let said = say(&init);
+    assert_eq!(said.matches("` can be read: ").count(), 8, "{said}");
+    assert!(said.contains("and 17 more that look like secrets can be read"), "{said}");
+}
+
+/// Lists have an end, the figures beside them none.
+#[test]
+fn init_and_check_count_more_files_than_they_list() {
+    let tree = Tree::new();
+    for number in 0..1_025 {
+        tree.write(&format!("d{number}/.env"), "A=1\n");
+    }
+    let say = |arguments: &[&str]| {
+        all(&tree.at_home(Command::new(env!("CARGO_BIN_EXE_tollgate")).args(arguments)))
+    };
+    let said = say(&["init", "agent", "--output", "../home/p.toml"]);
+    assert!(said.contains(" and 1017 more\n"), "{said}");
+    let said = say(&["check", "--dir", ".", "none"]);
+    assert!(said.contains("and 1005 more (--json lists up to 1000)"), "{said}");
+}
+
 /// git commits what it reads, without a word.
 #[test]
 fn what_is_masked_and_tracked_is_named() {
