@@ -278,7 +278,9 @@ impl Walk<'_> {
         let asks = |policy: &Policy| policy.needs_head(path, kind, size);
         let head =
             if asks(self.policy) || self.detectors.0.iter().any(asks) { head(real) } else { None };
-        let facts = Facts { path, kind, size, head: head.as_deref() };
+        // What looks like a secret is told by the bytes that are there, of a sealed file by its name.
+        let as_it_is = Facts { path, kind, size, head: head.as_deref() };
+        let facts = Facts { head: known(head.as_deref()), ..as_it_is };
         let rules = self.deciding(&facts);
         rules.iter().for_each(|rule| self.found.decided[rule.index()] += 1);
         if kind != Kind::File {
@@ -290,10 +292,11 @@ impl Walk<'_> {
         match (read.verdict, read.rule) {
             (Verdict::Allow | Verdict::ReadOnly, _) => {
                 let (mode, rule) = self.enforced().mode(&facts);
-                let by_name = self.named_like_a_secret(&facts).map(|why| (why, true));
+                let by_name = self.named_like_a_secret(&as_it_is).map(|why| (why, true));
                 let is_masked = mode == Mode::Redacted && self.masks_keys_and_tokens(&facts);
                 let by_content = || {
-                    self.holds_a_secret(&facts).or_else(|| self.looks_secret_later(real, &facts))
+                    self.holds_a_secret(&as_it_is)
+                        .or_else(|| self.looks_secret_later(real, &as_it_is))
                 };
                 let why = by_name.or_else(|| by_content().map(|why| (why, false)));
                 let rule = self.rule_name(rule);
@@ -424,7 +427,7 @@ impl Walk<'_> {
             let looked = self.policy.needs_head(path, kind, size);
             let head = if looked { head(&real) } else { None };
             let head = head.or_else(|| meta.is_none().then(Vec::new));
-            let facts = Facts { path, kind, size, head: head.as_deref() };
+            let facts = Facts { path, kind, size, head: known(head.as_deref()) };
             let above = self.enforced().hidden_above(path).map(|(_, rule)| rule);
             let decision = self.read(&facts, above);
             let (mode, rule) = self.enforced().mode(&facts);
@@ -454,6 +457,11 @@ impl Walk<'_> {
 
 fn head(file: &Path) -> Option<Vec<u8>> {
     read_up_to(file, HEAD_LEN as u64)
+}
+
+/// What a policy knows of a file by its first bytes: nothing of a sealed one, as in a view.
+fn known(head: Option<&[u8]>) -> Option<&[u8]> {
+    head.filter(|head| !tollgate_seal::begins_sealed(head))
 }
 
 fn read_up_to(file: &Path, len: u64) -> Option<Vec<u8>> {

@@ -642,3 +642,43 @@ fn check_names_what_git_tracks_wherever_the_repository_is() {
     let said = "`git -C 'part/lib' update-index --skip-worktree 'key'` prevents that";
     assert!(answer.err().contains(said), "{answer:?}");
 }
+
+/// A view does not know what a sealed file holds; nor does `check`.
+#[test]
+fn check_judges_a_sealed_file_as_explain_does() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("own/vault")).unwrap();
+    let (dir, key) = (place.path("own"), place.path("key"));
+    let git = |arguments: &[&str]| {
+        let git = Command::new("git").args(["-C", &dir]).args(arguments).output();
+        git.is_ok_and(|output| output.status.success())
+    };
+    if !git(&["init", "-q"]) {
+        return eprintln!("skipped: no git");
+    }
+    // By its content, it is not refused as long as it is not sealed.
+    place.write("own/vault/a.pem", "-----BEGIN CERTIFICATE-----\n");
+    assert!(git(&["add", "vault"]));
+    let vault = place.path("own/vault");
+    for arguments in [
+        &["seal", "init", "--new-key-file", &key, &dir][..],
+        &["seal", "convert", "--dir", &dir, "--key-file", &key, "--domain", "vault", &vault],
+    ] {
+        let answer = tollgate(arguments);
+        assert_eq!(answer.code(), 0, "{answer:?}");
+    }
+    let explained = ["explain", "--policy", "agent", "--dir", &dir, "--operation", "read"];
+    let answer = tollgate(explained.iter().chain([&"vault/a.pem"]));
+    assert!(answer.out().contains("rule `private keys`"), "{answer:?}");
+    let answer = tollgate(["check", "--policy", "agent", "--json", "--dir", &dir]);
+    let report: serde_json::Value = serde_json::from_str(answer.out()).unwrap();
+    for list in ["covered", "tracked"] {
+        let found = report[list].as_array().unwrap();
+        let is_named =
+            |one: &serde_json::Value| one["path"] == "vault/a.pem" && one["rule"] == "private keys";
+        assert!(found.iter().any(is_named), "{list}: {report}");
+    }
+    // Where nothing refuses it, it does not look like a secret for being sealed.
+    let answer = tollgate(["check", "--policy", "none", "--dir", &dir]);
+    assert!(!answer.out().contains("vault/a.pem"), "{answer:?}");
+}
