@@ -38,9 +38,10 @@ Example:
   tollgate brief >> AGENTS.md";
 
 pub(super) const EXPLAIN_EXAMPLES: &str = "\
-Rules about other paths are counted; --verbose shows them. PATH is relative to DIR. With --dir the file's kind, size and first bytes are read; without, PATH
-is taken for an empty regular file (for a directory with a slash at its end). What is to be made
-(--operation create, mkdir, symlink) need not be there.
+Rules about other paths are counted; --verbose shows them. PATH is taken from the working directory
+if that lies in DIR, else from DIR. The file's kind, size and first bytes are read. Without --dir, a
+PATH that is not there is taken for an empty regular file (for a directory with a slash at its end);
+with --dir it is an error. What is to be made (--operation create, mkdir, symlink) need not be there.
 
 Examples:
   tollgate explain --policy p.toml src/main.rs
@@ -128,8 +129,8 @@ pub(crate) struct ExplainArgs {
     #[arg(long)]
     pub(crate) exit_code: bool,
 
-    /// The directory that PATH is in, to look at the real file; left out, the git repository or
-    /// working directory, unless --policy is given
+    /// The directory that PATH is in; left out, the git working tree around the working directory,
+    /// or that directory itself
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
 
