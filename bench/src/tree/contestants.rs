@@ -126,7 +126,7 @@ impl Contestant {
 /// that the options add, of which `--columns` picks.
 ///
 /// # Errors
-/// If there is no `tollgate` binary, or an option names what there is not.
+/// If there is no `tollgate` binary, an option names what there is not, or two columns have one name.
 pub(super) fn select(options: &TreeOptions, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
     let launcher = Launcher::new()?;
     let mut all = known(launcher.binary(), notes)?;
@@ -142,19 +142,39 @@ pub(super) fn select(options: &TreeOptions, notes: &mut Vec<String>) -> Result<V
         let (name, command) = named(server)?;
         all.push(Contestant::new(name, How::Other { command }));
     }
-    if options.columns.is_empty() {
+    pick(all, &options.columns)
+}
+
+/// Those of `all` that `columns` names, all but one if it names none.
+fn pick(mut all: Vec<Contestant>, columns: &[String]) -> Result<Vec<Contestant>> {
+    // Figures are kept by name, and files in a directory that is named after the column.
+    for (at, one) in all.iter().enumerate() {
+        let alike = all[..at].iter().find(|other| work_name(&other.name) == work_name(&one.name));
+        if let Some(other) = alike {
+            bail!("column {:?} has the name of another one, {:?}", one.name, other.name);
+        }
+    }
+    for (at, wanted) in columns.iter().enumerate() {
+        ensure!(!columns[..at].contains(wanted), "--columns names {wanted:?} twice");
+    }
+    if columns.is_empty() {
         all.retain(|contestant| !contestant.is_awake());
         return Ok(all);
     }
     let names: Vec<_> = all.iter().map(|c| c.name.clone()).collect();
     let mut picked = vec![Contestant::new(BARE, How::Bare)];
-    for wanted in options.columns.iter().filter(|wanted| *wanted != BARE) {
+    for wanted in columns.iter().filter(|wanted| *wanted != BARE) {
         match all.iter().find(|c| c.name == *wanted) {
             Some(found) => picked.push(found.clone()),
             None => bail!("there is no column {wanted:?}; there are: {}", names.join(", ")),
         }
     }
     Ok(picked)
+}
+
+/// The name of the directory of a column.
+pub(super) fn work_name(column: &str) -> String {
+    format!("work-{}", column.replace([' ', '/'], "-"))
 }
 
 fn known(binary: &Path, notes: &mut Vec<String>) -> Result<Vec<Contestant>> {
@@ -211,6 +231,31 @@ fn named(text: &str) -> Result<(&str, Vec<String>)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_columns_of_one_name_are_refused() {
+        let all = |added: &[&str]| {
+            let added = added.iter().map(|text| parse_added(text, Path::new("/bin/sh")).unwrap());
+            let mut all = vec![Contestant::new(BARE, How::Bare), Contestant::new(PEER, How::Peer)];
+            all.extend(added);
+            all
+        };
+        let picked = |columns: &[&str], added: &[&str]| {
+            let columns: Vec<_> = columns.iter().map(|&name| name.to_owned()).collect();
+            pick(all(added), &columns)
+                .map(|all| all.into_iter().map(|one| one.name).collect::<Vec<_>>())
+                .map_err(|error| error.to_string())
+        };
+        assert_eq!(picked(&[], &["a=x", "b=x"]).unwrap(), [BARE, PEER, "a", "b"]);
+        assert_eq!(picked(&["b", BARE], &["a=x", "b=x"]).unwrap(), [BARE, "b"]);
+        for added in [&["a=x", "a=y"][..], &["bare=x"], &["a b=x", "a-b=x"], &["fuser/peer=x"]] {
+            let name = added[added.len() - 1].split_once('=').unwrap().0;
+            let error = picked(&[], added).unwrap_err();
+            assert!(error.contains(&format!("{name:?}")), "{added:?}: {error}");
+        }
+        let error = picked(&["a", "a"], &["a=x"]).unwrap_err();
+        assert!(error.contains("names \"a\" twice"), "{error}");
+    }
 
     #[test]
     fn an_added_column_may_name_its_own_binary() {

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::statfs;
 use tempfile::TempDir;
 
-use super::contestants::{Contestant, TOLLGATE, USER, USER_AWAKE};
+use super::contestants::{Contestant, TOLLGATE, USER, USER_AWAKE, work_name};
 use super::user::{self, User};
 use crate::harness::{Counts, Must, Report};
 use crate::mounts::Server;
@@ -327,10 +327,6 @@ const OF_USER: &str = "-of-the-user";
 
 fn of_user(name: &str) -> String {
     format!("{name}{OF_USER}")
-}
-
-fn work_name(column: &str) -> String {
-    format!("work-{}", column.replace([' ', '/'], "-"))
 }
 
 #[cfg(test)]
