@@ -92,7 +92,7 @@ fn build_fence(plan: &Plan, views: &[PathBuf]) -> anyhow::Result<Built> {
     match &plan.fence {
         Some(fence) => fence::build(fence, views, &plan.start.cwd, plan.control.as_ref()),
         None => {
-            fence::protect(plan.control.as_ref())?;
+            fence::protect(plan.control.as_ref(), plan.start.uid())?;
             Ok(Built::default())
         }
     }

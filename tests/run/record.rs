@@ -423,38 +423,85 @@ fn sockets_for_the_users_of_other_commands_are_not_touched_without_a_fence() {
     assert!(kept.starts_with("/run/tollgate-users/view-"), "{}", all(&output));
 }
 
-/// Nor those of servers that have another `XDG_RUNTIME_DIR`, or none.
+/// Nor those of servers that have another `XDG_RUNTIME_DIR`, or none, also where the fence is open there.
 #[test]
-fn sockets_in_the_other_places_of_a_user_are_not_touched_without_a_fence() {
+fn sockets_in_the_other_places_of_a_user_are_not_touched() {
     if !can_mount() {
         return;
     }
     let project = Project::new();
     let script = r#"
-        mount -t tmpfs run /run; cp $T ./tollgate; chmod 755 . tollgate; mkdir rt first second third
+        for place in /mnt /run /tmp; do mount -t tmpfs x $place; done
+        cd /mnt; cp $T ./tollgate; chmod 755 . tollgate; mkdir rt first second third
         chown -R 4329:4329 rt first second third; chmod 700 rt
         mkdir -p /run/user/4329; chown 4329 /run/user/4329; chmod 700 /run/user/4329
         mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse
-        rm -rf /tmp/tollgate-4329; unset XDG_RUNTIME_DIR
-        run() { exec setpriv --reuid 4329 --regid 4329 --clear-groups ./tollgate run --quiet --policy none "$@"; }
+        unset XDG_RUNTIME_DIR
+        as() { exec setpriv --reuid 4329 --regid 4329 --clear-groups "$@"; }
+        run() { as ./tollgate run --quiet --policy none "$@"; }
         (run first -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & one=$!
         (export XDG_RUNTIME_DIR=/run/user/4329; run second -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & two=$!
         for i in $(seq 400); do [ -e first/up ] && [ -e second/up ] && break; sleep 0.05; done
-        (export XDG_RUNTIME_DIR=$PWD/rt; run --fence off third -- sh -c '
+        export attempts='
             for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
-                rm -f $place/view-*; touch $place/new
-            done' 2>errors) || true
-        for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
-            ls $place/view-* | wc -l; [ ! -e $place/new ] || echo made
-        done
-        kill $one $two; wait $one $two || true; rm -rf /tmp/tollgate-4329; cat errors >&2"#;
+                rm -f $place/view-*; touch $place/new; mv $place $place-moved
+            done'
+        found() {
+            for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
+                ls $place/view-* | wc -l; [ ! -e $place/new ] || echo made
+            done
+        }
+        try() { ("$@" -- sh -c "$attempts" 2>>errors) || true; found; }
+        export XDG_RUNTIME_DIR=$PWD/rt
+        try run --fence off third
+        try run --allow /tmp:rw --allow /run/user/4329:rw third
+        XDG_RUNTIME_DIR=/run/user/4329 try run --allow /tmp:rw third
+        unset XDG_RUNTIME_DIR
+        try run --allow /run/user/4329:rw third
+        try ./tollgate run --quiet --policy none --user 4329:4329 --fence off third
+        try ./tollgate run --quiet --policy none --user 4329:4329 --allow /tmp:rw --allow /run/user:rw third
+        kill $one $two; wait $one $two || true; cat errors >&2"#;
     let output = project.in_mount_namespace(script);
     let all = all(&output);
     if all.contains("user namespaces are not allowed") {
         eprintln!("skipped: {all}");
         return;
     }
-    assert_eq!(text(&output.stdout), "1\n1\n", "{all}");
+    assert_eq!(text(&output.stdout), "1\n1\n".repeat(6), "{all}");
+}
+
+/// Nor where DIR or a `[[view]]` contains them.
+#[test]
+fn sockets_in_the_other_places_of_a_user_are_not_touched_through_a_view() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        for place in /mnt /tmp; do mount -t tmpfs x $place; done
+        cd /mnt; cp $T ./tollgate; chmod 755 . tollgate; mkdir rt first third
+        chown -R 4329:4329 rt first third; chmod 700 rt
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; unset XDG_RUNTIME_DIR
+        run() { exec setpriv --reuid 4329 --regid 4329 --clear-groups ./tollgate run --quiet "$@"; }
+        (run --policy none first -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & one=$!
+        for i in $(seq 400); do [ -e first/up ] && break; sleep 0.05; done
+        export XDG_RUNTIME_DIR=$PWD/rt
+        printf '[[view]]\ndir = "/tmp"\n' >view.toml
+        printf '[[rule]]\npath = "tollgate-*"\naction = "hide"\n' >hide.toml
+        for how in 'none /tmp' 'view.toml third' 'hide.toml /tmp'; do
+            (run --policy $how -- sh -c '
+                cd /tmp/tollgate-4329; rm -f view-*; touch new; mv /tmp/tollgate-4329 /tmp/moved
+                echo end' 2>>errors) || true
+            ls /tmp/tollgate-4329/view-* | wc -l; [ ! -e /tmp/tollgate-4329/new ] || echo made
+        done
+        kill $one; wait $one || true; cat errors >&2"#;
+    let output = project.in_mount_namespace(script);
+    let all = all(&output);
+    if all.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {all}");
+        return;
+    }
+    assert_eq!(text(&output.stdout), "end\n1\n".repeat(3), "{all}");
 }
 
 /// Also where a link leads to them.

@@ -73,15 +73,16 @@ impl Control {
     }
 }
 
-/// The same where there is no fence, for all directories in which servers of this user may have their
-/// sockets: they need not have the `XDG_RUNTIME_DIR` of this process.
+/// The same where there is no fence, for all directories in which servers of this user, and of `user`, who
+/// CMD runs as, may have their sockets: they need not have the `XDG_RUNTIME_DIR` of this process.
 ///
 /// # Errors
 /// The mounts cannot be made.
-pub(crate) fn protect(control: Option<&Control>) -> anyhow::Result<()> {
-    let own = control.map(|control| control.outer.as_path());
-    for place in places_of_user().iter().filter(|place| Some(place.as_path()) != own) {
-        Kept::read_only_copy(place)?.attach()?;
+pub(crate) fn protect(control: Option<&Control>, user: u32) -> anyhow::Result<()> {
+    let mut users = vec![own_uid(), user];
+    users.dedup();
+    for place in users.into_iter().flat_map(|user| other_places(control, user)) {
+        Kept::read_only_copy(&place)?.attach()?;
     }
     if !control.is_some_and(|control| control.has_guest)
         && let Some(place) = guest_directory()
@@ -102,28 +103,59 @@ pub(crate) fn prepare_for_guests() {
     }
 }
 
-/// The directories of this user's servers that are there, without symbolic links.
-fn places_of_user() -> Vec<PathBuf> {
-    let uid = rustix::process::geteuid().as_raw();
-    let places = match uid {
+/// The directories of the servers of `user` that are there, without symbolic links, but for that of
+/// `control`.
+fn other_places(control: Option<&Control>, user: u32) -> Vec<PathBuf> {
+    let places = match user {
         0 => vec![Path::new("/run").join(CONTROL)],
         _ => vec![
-            Path::new("/run/user").join(uid.to_string()).join(CONTROL),
-            PathBuf::from(format!("/tmp/{CONTROL}-{uid}")),
+            Path::new("/run/user").join(user.to_string()).join(CONTROL),
+            PathBuf::from(format!("/tmp/{CONTROL}-{user}")),
         ],
     };
-    places.iter().filter_map(|place| real_if_own(place)).collect()
+    let own = control.map(|control| control.outer.as_path());
+    let real = places.iter().filter_map(|place| real_if_of(user, place));
+    real.filter(|place| Some(place.as_path()) != own).collect()
 }
 
 fn guest_directory() -> Option<PathBuf> {
-    real_if_own(Guest::directory()).filter(|_| rustix::process::geteuid().is_root())
+    real_if_of(own_uid(), Guest::directory()).filter(|_| own_uid() == 0)
 }
 
 /// The directory without symbolic links, if it is this user's.
-fn real_if_own(path: &Path) -> Option<PathBuf> {
+fn real_if_of(user: u32, path: &Path) -> Option<PathBuf> {
     let found = std::fs::symlink_metadata(path).ok()?;
-    let is_own = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
+    let is_own = found.is_dir() && found.uid() == user;
     if is_own { std::fs::canonicalize(path).ok() } else { None }
+}
+
+fn own_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+/// Whether what shows at `path` outside shows inside, too: in what is allowed, in DIR or in a view.
+fn is_shown(fence: &Fence, dir: &Path, path: &Path) -> bool {
+    let is_allowed = fence.allowed.iter().any(|allowed| path.starts_with(&allowed.path));
+    is_allowed || path.starts_with(dir) || fence.is_in_a_view(path)
+}
+
+/// Read-only, the other directories in which servers of this user may have their sockets, as far as
+/// `--allow` or a view would show them. Root's CMD, and what root has run as another user, finds those of
+/// other users [hidden].
+pub(super) fn others(
+    fence: &Fence,
+    dir: &Path,
+    control: Option<&Control>,
+) -> anyhow::Result<Vec<Kept>> {
+    let mut places = other_places(control, own_uid());
+    places.retain(|place| is_shown(fence, dir, place));
+    let read_only = |place: &PathBuf| {
+        let mut kept = Kept::read_only_copy(place)?;
+        // A view may not show the place, where nothing is to be kept then.
+        kept.hides = true;
+        Ok(kept)
+    };
+    places.iter().map(read_only).collect()
 }
 
 /// Empty directories in the place of those with the sockets of sessions, and of those where root
@@ -135,10 +167,7 @@ pub(super) fn hidden(
     warnings: &mut Vec<String>,
 ) -> anyhow::Result<Vec<Kept>> {
     let own = session_directory();
-    let is_shown = |path: &Path| {
-        let is_allowed = fence.allowed.iter().any(|allowed| path.starts_with(&allowed.path));
-        is_allowed || path.starts_with(dir) || fence.is_in_a_view(path)
-    };
+    let is_shown = |path: &Path| is_shown(fence, dir, path);
     if own.path().parent().is_some_and(is_shown) {
         // One that is made later would show.
         if let Err(error) = own.prepare() {

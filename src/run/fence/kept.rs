@@ -17,7 +17,7 @@ pub(super) struct Kept {
     pub(super) path: PathBuf,
     /// Whether the fence can do without.
     pub(super) optional: bool,
-    /// It is there so that what it covers does not show.
+    /// It is there for what it covers, and is left out where that does not show.
     pub(super) hides: bool,
     tree: OwnedFd,
 }

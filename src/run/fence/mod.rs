@@ -73,6 +73,7 @@ pub(super) fn build(
     let mut kept = places::kept(fence, dir, cwd)?;
     kept.extend(allow::kept(&fence.allowed)?);
     kept.extend(control::hidden(fence, dir, &mut built.warnings)?);
+    kept.extend(control::others(fence, dir, control)?);
     kept.extend(control.map(Control::kept).transpose()?.into_iter().flatten());
     kept.extend(devices::kept()?);
     let mut homes = Homes::open(fence, dir, cwd)?;
