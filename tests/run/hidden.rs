@@ -283,6 +283,39 @@ fn message_queues_outside_are_hidden_wherever_they_are_mounted() {
     assert_eq!(text(&output.stdout), "end\none\nend\n", "{}", all(&output));
 }
 
+/// A view does not show those that are mounted in its directory.
+#[test]
+fn message_queues_outside_do_not_show_in_a_view() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        mkdir dir/queues more more/queues
+        printf '[[view]]\ndir = "%s/more"\n' $PWD >both.toml; cat policy.toml >>both.toml
+        for place in dir more; do
+            mount -t mqueue q $place/queues || exit 77
+            touch $place/queues/one
+            for policy in none both.toml; do
+                for fence in on off; do
+                    [ $policy$place = nonemore ] || $T run --fence $fence --policy $policy dir -- sh -c '
+                        cd $TOLLGATE_RUN/../$0; ls -A queues; rm queues/one
+                        echo x >queues/one; echo end' $place
+                done
+            done
+            ls $place/queues; umount $place/queues
+        done"#;
+    let mut command = Command::new("unshare");
+    command.args(["-mi", "sh", "-ec", script]).env("T", env!("CARGO_BIN_EXE_tollgate"));
+    let output = command.current_dir(project.path("")).stdin(Stdio::null()).output().unwrap();
+    if output.status.code() == Some(77) {
+        eprintln!("skipped: no message queues: {}", all(&output));
+        return;
+    }
+    let expected = format!("{}one\n{}one\n", "end\n".repeat(4), "end\n".repeat(2));
+    assert_eq!(text(&output.stdout), expected, "{}", all(&output));
+}
+
 /// `HOME` may name something else than the user's home.
 #[test]
 fn the_home_that_the_users_entry_names_is_hidden_too() {

@@ -1,4 +1,5 @@
-//! File systems that the view does not show: those whose files steer the kernel.
+//! File systems that the view does not show: those whose files steer the kernel, or are no files, as
+//! message queues.
 //!
 //! The server's privilege would reach through them what the caller's does not: a proc mounted
 //! inside DIR has the settings of the whole machine (`/proc/sys`), and the kernel lets root's
@@ -35,6 +36,7 @@ const KERNEL_FILE_SYSTEMS: &[u32] = &[
     0x0765_5821, // resctrl
     0xabba_1974, // xenfs
     0x6c6f_6f70, // binder
+    0x1980_0202, // mqueue
 ];
 
 /// Whether `fd` lies in such a file system. What cannot be asked does.
