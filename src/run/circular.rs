@@ -18,6 +18,13 @@ pub(super) fn is_circular(mounts: &[MountInfo], mount: &MountInfo) -> bool {
     shown.any(|path| path != mount.point && mount.point.starts_with(path))
 }
 
+/// Whether `mount` is such a mount or lies below one: bind mounts repeat what is mounted in the
+/// directory.
+pub(super) fn is_in_circular(mounts: &[MountInfo], mount: &MountInfo) -> bool {
+    let mut above = mounts.iter().filter(|one| mount.point.starts_with(&one.point));
+    above.any(|one| is_circular(mounts, one))
+}
+
 /// Says of those in views that they are not shown. Where there are rules, the view itself does.
 pub(super) fn tell(views: &InOrder<Prepared>) {
     let mounts = mountinfo::read().unwrap_or_default();
@@ -56,5 +63,19 @@ mod tests {
         ];
         let found = mounts.iter().filter(|one| is_circular(&mounts, one)).map(|one| one.id);
         assert_eq!(found.collect::<Vec<_>>(), [2, 6, 9]);
+    }
+
+    #[test]
+    fn what_is_mounted_below_one_is_found() {
+        let mount = MountInfo::example;
+        let mounts = [
+            mount(1, "8:1", "/", "/"),
+            mount(2, "0:5", "/", "/p/cache"),
+            mount(3, "8:1", "/p", "/p/in"),
+            mount(4, "0:5", "/", "/p/in/cache"),
+            mount(5, "0:6", "/", "/p/inner"),
+        ];
+        let found = mounts.iter().filter(|one| is_in_circular(&mounts, one)).map(|one| one.id);
+        assert_eq!(found.collect::<Vec<_>>(), [3, 4]);
     }
 }

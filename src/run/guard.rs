@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use rustix::io::Errno;
 
-use super::circular::is_circular;
+use super::circular::is_in_circular;
 use crate::escape::{shown, word};
 use crate::mountinfo::MountInfo;
 use crate::sys;
@@ -118,6 +118,7 @@ pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
         match covered {
             // It is covered, or out of this user's reach.
             Ok(()) | Err(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS) => {}
+            Err(Errno::IO | Errno::LOOP) if is_in_circular(mounts, mount) => {}
             other => other.with_context(|| format!("cannot cover `{point}`"))?,
         }
     }
@@ -125,7 +126,8 @@ pub(super) fn cover_other_proc(mounts: &[MountInfo]) -> anyhow::Result<()> {
 }
 
 /// A mount that another one hides cannot be named, nor used; nor can one in a view that does not
-/// enter it, or that hides the way, and one that shows a directory of the view around it.
+/// enter it, or that hides the way, and one that shows a directory of the view around it, or lies below
+/// such a one.
 fn cannot_be_named(
     error: &std::io::Error,
     mount: &MountInfo,
@@ -133,7 +135,7 @@ fn cannot_be_named(
 ) -> anyhow::Result<()> {
     match error.raw_os_error() {
         Some(libc::EINVAL | libc::ENOENT | libc::ENOTDIR | libc::EACCES) => Ok(()),
-        Some(libc::EIO | libc::ELOOP) if is_circular(mounts, mount) => Ok(()),
+        Some(libc::EIO | libc::ELOOP) if is_in_circular(mounts, mount) => Ok(()),
         Some(libc::ENOTCONN) => bail!(
             "the server of the mount at `{}` is dead; unmount that: `umount -l {}`",
             shown(&mount.point),

@@ -160,3 +160,34 @@ fn a_directory_that_is_mounted_in_itself_is_named_and_not_entered() {
     assert_eq!(told, 4, "{said}");
     assert!(!said.contains(SECRET), "{said}");
 }
+
+/// Nor is what is mounted below such a place, of whatever kind it is, also for a user.
+#[test]
+fn what_is_mounted_below_a_directory_that_is_mounted_in_itself_does_not_hinder_the_start() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        cp $T ./tollgate; chmod 755 . dir tollgate; chmod 644 dir/a.txt
+        mknod -m 666 fuse c 10 229; mount --bind fuse /dev/fuse; unset XDG_RUNTIME_DIR
+        mkdir dir/cache dir/in
+        user() { setpriv --reuid 4321 --regid 4321 --clear-groups "$@"; }
+        for kind in tmpfs sysfs proc; do
+            mount -t $kind x dir/cache; mount --rbind dir dir/in
+            for fence in on off; do
+                for as in '' user; do
+                    $as ./tollgate run --quiet --fence $fence --policy none dir -- cat a.txt || true
+                done
+            done
+            umount -R dir/in; umount dir/cache
+        done"#;
+    let output = project.in_mount_namespace(script);
+    let said = all(&output);
+    if said.contains("user namespaces are not allowed") {
+        eprintln!("skipped: {said}");
+        return;
+    }
+    assert!(output.status.success(), "{said}");
+    assert_eq!(text(&output.stdout), "plain\n".repeat(12), "{said}");
+}
