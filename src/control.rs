@@ -67,41 +67,11 @@ pub(crate) enum Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct About {
     /// Absolute, without `.` and `..`.
-    #[serde(with = "any_path")]
+    #[serde(with = "crate::any_path")]
     pub(crate) path: std::path::PathBuf,
     /// To change it; else to read it.
     pub(crate) write: bool,
     pub(crate) directory: bool,
-}
-
-/// A path in JSON: a string, or the list of its bytes where they are not UTF-8.
-mod any_path {
-    use std::ffi::OsString;
-    use std::os::unix::ffi::{OsStrExt, OsStringExt};
-    use std::path::{Path, PathBuf};
-
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-    #[derive(Deserialize)]
-    #[serde(untagged)]
-    enum Written {
-        Text(String),
-        Bytes(Vec<u8>),
-    }
-
-    pub(super) fn serialize<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
-        match path.to_str() {
-            Some(text) => text.serialize(to),
-            None => path.as_os_str().as_bytes().serialize(to),
-        }
-    }
-
-    pub(super) fn deserialize<'a, D: Deserializer<'a>>(from: D) -> Result<PathBuf, D::Error> {
-        Ok(match Written::deserialize(from)? {
-            Written::Text(text) => text.into(),
-            Written::Bytes(bytes) => OsString::from_vec(bytes).into(),
-        })
-    }
 }
 
 /// Opens the socket of this process.

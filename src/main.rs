@@ -5,6 +5,7 @@
 mod output;
 
 mod accounts;
+mod any_path;
 mod audit;
 mod believed;
 mod brief;

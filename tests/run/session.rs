@@ -72,6 +72,27 @@ fn who_meets_one_that_is_ending_waits_and_is_the_first() {
     ending.join().unwrap();
 }
 
+/// The names of files have any bytes. `--allow` names one by a link.
+#[test]
+fn a_session_has_paths_that_are_not_utf8() {
+    if !can_mount() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        d=$(printf 'd\377'); open=$(printf "$PWD/open\376"); mkdir "$d" "$open"; echo here >"$open/file"
+        ln -s "$open" open
+        run() { "$T" run --quiet --session bytes-$$ "$@"; }
+        run --policy none --allow open:rw "$d" -- sh -c '
+            cd "$TOLLGATE_RUN"; : >up; for i in $(seq 400); do [ -e go ] && break; sleep 0.05; done' &
+        for i in $(seq 400); do [ -e "$d/up" ] && break; kill -0 $! || exit 1; sleep 0.05; done
+        cd "$d"
+        run -- sh -c 'ls up; cat "$0/file"; echo made >"$0/made"; : >go' "$open"
+        wait; cat "$open/made""#;
+    let output = project.in_mount_namespace(script);
+    assert_eq!(text(&output.stdout), "up\nhere\nmade\n", "{}", all(&output));
+}
+
 #[test]
 fn a_second_run_joins_the_fence() {
     if !can_mount() {

@@ -10,10 +10,13 @@ use anyhow::Context;
 use rustix::fs::{MemfdFlags, SealFlags};
 use serde::{Deserialize, Serialize};
 
+use crate::any_path;
+
 /// As JSON, in a file: a message has a maximum, and there may be any number of paths here.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Terms {
     /// The directory of the view.
+    #[serde(with = "any_path")]
     pub(crate) dir: PathBuf,
     /// `--user` of the first.
     pub(crate) user: Option<String>,
@@ -26,12 +29,15 @@ pub(crate) struct Terms {
     /// Variables by which programs find the proxy.
     pub(crate) proxy: Vec<(String, String)>,
     /// Those of the limits.
+    #[serde(with = "any_path::list")]
     pub(crate) cgroups: Vec<PathBuf>,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) processes: Option<u64>,
     /// What CMD gets besides DIR, to read or to write.
+    #[serde(with = "any_path::list")]
     pub(crate) shown: Vec<PathBuf>,
     /// What of that CMD writes to.
+    #[serde(with = "any_path::list")]
     pub(crate) writable: Vec<PathBuf>,
 }
 
