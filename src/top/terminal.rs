@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use rustix::termios::{LocalModes, OptionalActions, Termios};
 
 use crate::inherited;
@@ -47,9 +47,9 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Begins to draw over the terminal. In the background this stops until it is in the foreground, as the
-    /// keyboard comes first.
+    /// Begins to draw over the terminal, once it is in the foreground.
     fn enter(&mut self) {
+        wait_for_foreground();
         let before = single_keys();
         // They are not those of before where they were not restored (SIGSTOP).
         if self.keyboard.is_none() {
@@ -143,6 +143,24 @@ impl Drop for Screen {
 fn print_now(text: &str) {
     let mut out = io::stdout().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}
+
+/// Stops, as its process group does that changes a terminal from the background, until it has that. Asking
+/// for the settings of the keyboard stops nobody: those of whoever has the terminal would be taken for
+/// those of before. Where no shell waits for the group, it goes on at once.
+fn wait_for_foreground() {
+    const SIGNAL: libc::c_int = libc::SIGTTOU;
+    let is_elsewhere =
+        || sys::foreground_group(&io::stdin()).is_ok_and(|group| group != sys::process_group());
+    while is_elsewhere() {
+        let sent = sys::block_signals(&[SIGNAL]).is_ok()
+            && kill_current_process_group(Signal::TTOU).is_ok();
+        let continued = sent && sys::stop_by_waiting(SIGNAL);
+        let _ = sys::unblock_signals(&[SIGNAL]);
+        if !continued {
+            return;
+        }
+    }
 }
 
 /// Has the keyboard give each key at once and unseen; the settings before.

@@ -220,6 +220,85 @@ fn top_goes_on_at_signals_that_its_caller_ignored() {
     assert!(first.starts_with('[') && text(&output.stdout).starts_with('['), "{}", all(&output));
 }
 
+/// A shell at a terminal that runs `top`, and what the terminal shows.
+struct AtTerminal {
+    terminal: Terminal,
+    shell: std::process::Child,
+    shown: Arc<Mutex<String>>,
+}
+
+impl AtTerminal {
+    /// `script` of `shell` has `top` of the view at `mnt` as `"$@"`, `modes`, which says how the terminal gives
+    /// keys, and what is [`APART`]. Whatever becomes of the shell, no server stays.
+    fn start(shell: &str, script: &str, project: &Project) -> Self {
+        let modes = r#"modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }"#;
+        let script =
+            format!("{APART}\nserve dir mnt; {modes}\nset -m\n{script}\n\"$T\" umount mnt");
+        let terminal = Terminal::new();
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", &(3 * PATIENCE).as_secs().to_string()]);
+        command.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["setsid", "--ctty", "--wait", shell, "-c", &script, shell]);
+        command.args([env!("CARGO_BIN_EXE_tollgate"), "top", "--interval", "0.1", "mnt"]);
+        command.env("T", env!("CARGO_BIN_EXE_tollgate")).env("LC_ALL", "C");
+        command.current_dir(project.path(""));
+        let end = || terminal.slave.try_clone().unwrap();
+        command.stdin(end()).stdout(end()).stderr(end());
+        let shell = command.spawn().unwrap();
+        let shown = Arc::new(Mutex::new(String::new()));
+        let (mut screen, sink) = (terminal.master.try_clone().unwrap(), Arc::clone(&shown));
+        std::thread::spawn(move || {
+            let mut piece = [0; 4096];
+            while let Ok(len @ 1..) = screen.read(&mut piece) {
+                sink.lock().unwrap().push_str(&text(&piece[..len]));
+            }
+        });
+        Self { terminal, shell, shown }
+    }
+
+    fn so_far(&self) -> String {
+        self.shown.lock().unwrap().clone()
+    }
+
+    fn shows(&self, what: &str, is_shown: &dyn Fn(&str) -> bool) {
+        let start = Instant::now();
+        while !is_shown(&self.so_far()) {
+            assert!(start.elapsed() < PATIENCE, "{what} is not in {:?}", self.so_far());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Waits until `top` draws for the `times`th time.
+    fn drawn(&self, times: usize) {
+        let drawing = |shown: &str| {
+            let (last, rest) = (shown.matches(ENTER).count(), shown.rsplit(ENTER).next());
+            last == times && rest.is_some_and(|rest| rest.contains("(mount, pid "))
+        };
+        self.shows(&format!("drawing {times}"), &drawing);
+    }
+
+    /// Waits until it draws after the shell said `what`.
+    fn drawn_after(&self, what: &str) {
+        let drawing = |shown: &str| {
+            let drawn = shown.split_once(what).and_then(|(_, rest)| rest.rsplit_once(ENTER));
+            drawn.is_some_and(|(_, rest)| rest.contains("(mount, pid "))
+        };
+        self.shows(&format!("drawing after `{what}`"), &drawing);
+    }
+
+    fn said(&self, what: &str) {
+        self.shows(&format!("`{what}`"), &|shown: &str| shown.contains(what));
+    }
+
+    fn key(&self, key: &[u8]) {
+        (&self.terminal.master).write_all(key).unwrap();
+    }
+
+    fn end(mut self) {
+        assert!(self.shell.wait().unwrap().success());
+    }
+}
+
 /// A shell at a terminal runs `top`, which Ctrl-Z stops, `fg` continues, and Ctrl-\ ends; then another
 /// one, which is stopped in a way that cannot be seen coming while another server does not answer.
 #[test]
@@ -229,64 +308,52 @@ fn top_leaves_the_terminal_as_it_was_when_it_is_stopped_or_quit() {
     }
     let project = Project::new();
     let script = r#"
-        mkdir other shown; serve dir mnt; serve other shown; other=$(pid_of shown)
-        set -m
-        modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }
-        "$T" top --interval 0.1 mnt; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
+        mkdir other shown; serve other shown; other=$(pid_of shown)
+        "$@"; echo "stopped $?: $(modes)"; fg >/dev/null; echo "ended $?: $(modes)"
         kill -STOP $other
-        "$T" top --interval 0.1 mnt; echo "halted $?"; stty sane; fg >/dev/null; echo "over $?: $(modes)"
-        kill -CONT $other; "$T" umount mnt; "$T" umount shown"#;
-    let terminal = Terminal::new();
-    let mut shell = Command::new("timeout");
-    shell.args(["-s", "KILL", &(3 * PATIENCE).as_secs().to_string()]);
-    // Whatever becomes of the shell, no server stays.
-    shell.args(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]);
-    shell.args(["setsid", "--ctty", "--wait", "bash", "--norc", "-c", &format!("{APART}{script}")]);
-    shell.env("T", env!("CARGO_BIN_EXE_tollgate")).env("LC_ALL", "C").current_dir(project.path(""));
-    let end = || terminal.slave.try_clone().unwrap();
-    shell.stdin(end()).stdout(end()).stderr(end());
-    let mut shell = shell.spawn().unwrap();
-    let shown = Arc::new(Mutex::new(String::new()));
-    let (mut screen, sink) = (terminal.master.try_clone().unwrap(), Arc::clone(&shown));
-    std::thread::spawn(move || {
-        let mut piece = [0; 4096];
-        while let Ok(len @ 1..) = screen.read(&mut piece) {
-            sink.lock().unwrap().push_str(&text(&piece[..len]));
-        }
-    });
-    let so_far = || shown.lock().unwrap().clone();
-    let shows = |what: &str, is_shown: &dyn Fn(&str) -> bool| {
-        let start = Instant::now();
-        while !is_shown(&so_far()) {
-            assert!(start.elapsed() < PATIENCE, "{what} is not in {:?}", so_far());
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
-    let drawn = |times| {
-        let drawing = |shown: &str| {
-            let (last, rest) = (shown.matches(ENTER).count(), shown.rsplit(ENTER).next());
-            last == times && rest.is_some_and(|rest| rest.contains("(mount, pid "))
-        };
-        shows(&format!("drawing {times}"), &drawing);
-    };
-    let said = |what: &str| shows(&format!("`{what}`"), &|shown: &str| shown.contains(what));
-    let key = |key: &[u8]| (&terminal.master).write_all(key).unwrap();
-    drawn(1);
-    key(b"\x1a");
-    said("stopped 148: icanon echo ");
-    drawn(2);
-    key(b"\x1c");
-    said("ended 0: icanon echo ");
-    assert_eq!(so_far().matches(LEAVE).count(), 2);
-    drawn(3);
-    let group = rustix::termios::tcgetpgrp(&terminal.master).unwrap();
+        "$@"; echo "halted $?"; stty sane; fg >/dev/null; echo "over $?: $(modes)"
+        kill -CONT $other; "$T" umount shown"#;
+    let shell = AtTerminal::start("bash", script, &project);
+    shell.drawn(1);
+    shell.key(b"\x1a");
+    shell.said("stopped 148: icanon echo ");
+    shell.drawn(2);
+    shell.key(b"\x1c");
+    shell.said("ended 0: icanon echo ");
+    assert_eq!(shell.so_far().matches(LEAVE).count(), 2);
+    shell.drawn(3);
+    let group = rustix::termios::tcgetpgrp(&shell.terminal.master).unwrap();
     rustix::process::kill_process_group(group, Signal::STOP).unwrap();
-    said("halted 147");
-    drawn(4);
+    shell.said("halted 147");
+    shell.drawn(4);
     // It is read without a newline.
-    key(b"q");
-    said("over 0: icanon echo ");
-    assert!(shell.wait().unwrap().success());
+    shell.key(b"q");
+    shell.said("over 0: icanon echo ");
+    shell.end();
+}
+
+/// It was started, or continued, while a shell read a line with modes of its own.
+#[test]
+fn top_that_was_in_the_background_leaves_the_terminal_as_it_was_given() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        stopped() { until grep -q '^State:.T' /proc/$top/status; do sleep 0.02; done; }
+        stty -icanon -echo; "$@" & top=$!; stopped
+        stty sane; echo given once; fg >/dev/null; echo "paused: $(modes)"
+        stty -icanon -echo; bg >/dev/null; stopped
+        stty sane; echo given twice; fg >/dev/null; echo "over $?: $(modes)""#;
+    // The `fg` of bash sets its own modes afterwards.
+    let shell = AtTerminal::start("sh", script, &project);
+    shell.drawn_after("given once");
+    shell.key(b"\x1a");
+    shell.said("paused: icanon echo ");
+    shell.drawn_after("given twice");
+    shell.key(b"q");
+    shell.said("over 0: icanon echo ");
+    shell.end();
 }
 
 /// The alternate screen, and the way back.
