@@ -1,12 +1,13 @@
 //! Whether a token of a known format stands at a place where one may begin.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
-use crate::class::{BLANK, DIGIT, begins_word, mixed};
+use crate::class::{BLANK, DIGIT, begins_word, is_after_escape, mixed};
 use crate::formats::{Format, Holds, TOKEN_MAX};
 
 /// Further blanks behind the name of an HTTP scheme.
 const BLANKS_MAX: usize = 32;
+const BOT_DIGITS: RangeInclusive<usize> = 8..=10;
 
 /// The secret part of the token that begins at `at` with `format.start`, if it is one.
 pub(crate) fn token(format: &Format, text: &[u8], at: usize) -> Option<Range<usize>> {
@@ -62,14 +63,21 @@ fn may_begin(format: &Format, text: &[u8], at: usize) -> bool {
         return first.is_some_and(|at| matches!(text[at], b'b' | b'B') && begins_word(text, at));
     }
     match format.start.as_bytes()[0] {
-        // The number of a Telegram bot: 8 to 10 digits.
-        b':' => {
-            let digits = DIGIT.run_before(text, at, 11);
-            (8..=10).contains(&digits) && begins_word(text, at - digits)
-        }
+        b':' => is_behind_bot_number(text, at),
         b'&' => true,
         // Part of a host name.
         b'h' if format.start.contains('/') => true,
         _ => begins_word(text, at),
     }
+}
+
+/// Whether the number of a Telegram bot ends right before `at`: 8 to 10 digits. In the addresses of the API,
+/// `bot` stands right before it.
+fn is_behind_bot_number(text: &[u8], at: usize) -> bool {
+    let digits = DIGIT.run_before(text, at, *BOT_DIGITS.end() + 1);
+    let start = at - digits;
+    let is_whole = BOT_DIGITS.contains(&digits)
+        && (begins_word(text, start) || text[..start].ends_with(b"bot"));
+    // The digits of an escape look like more of the number (`%20123456789`).
+    is_whole || BOT_DIGITS.take_while(|n| *n <= digits).any(|n| is_after_escape(text, at - n))
 }
