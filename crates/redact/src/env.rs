@@ -85,7 +85,7 @@ fn mask_value(text: &[u8], value: Range<usize>, emit: &mut impl FnMut(Range<usiz
     let end = closing(text, start, quote);
     emit(start..end);
     // What stands behind the closing quote on the same line, but for a comment.
-    let behind = (end + 1).min(value.end)..value.end;
+    let behind = trimmed(text, (end + 1).min(value.end)..value.end);
     let first = text[behind.clone()].iter().find(|byte| !BLANK.has(**byte));
     if first.is_some_and(|byte| *byte != b'#') {
         emit(behind);

@@ -68,6 +68,22 @@ fn a_report_names_detector_kind_and_place() {
     assert_eq!(reports, [("token".to_owned(), Some("GitHub"), 6..42)]);
 }
 
+/// The carriage return of a line end of two bytes is no value.
+#[test]
+fn a_value_of_a_dotenv_counts_once_whatever_ends_its_line() {
+    let redactor = Redactor::new(Detectors::only(&[Detector::Env]));
+    let found = |text: &str| {
+        let mut bytes = text.as_bytes().to_vec();
+        let mut found = Vec::new();
+        redactor.mask_all(&mut bytes, |one| found.push(text[one.bytes].to_owned()));
+        found
+    };
+    let text = "A=\"secret12\"\nB='other345' \nC=plain\nD=\"x1\"y2\nE=\"\"\n";
+    let expected = ["secret12", "other345", "plain", "x1", "y2"];
+    assert_eq!(found(text), expected);
+    assert_eq!(found(&text.replace('\n', "\r\n")), expected);
+}
+
 #[test]
 fn line_breaks_stay() {
     let key =
