@@ -104,8 +104,10 @@ fn after_label(window: &[u8], label: usize, closing: &[u8]) -> Option<usize> {
     let rest = &window[label..window.len().min(label + LABEL_MAX + closing.len())];
     let length = memchr::memmem::find(rest, closing)?;
     let name = &rest[..length];
-    let secret =
-        memchr::memmem::find(name, b"PRIVATE KEY").is_some() || name == b"OpenVPN Static key V1";
+    // `OpenVPN Static key V1`, `OpenVPN tls-crypt-v2 client key`: none of its keys is public.
+    let of_openvpn = name.strip_prefix(b"OpenVPN ");
+    let secret = memchr::memmem::find(name, b"PRIVATE KEY").is_some()
+        || of_openvpn.is_some_and(|name| name.ends_with(b" key") || name.ends_with(b" key V1"));
     secret.then_some(label + length + closing.len())
 }
 

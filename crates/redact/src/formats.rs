@@ -140,4 +140,5 @@ pub(crate) static FORMATS: &[Format] = &[
     exact("Telegram bot", ":AAG", &BASE64URL, 32),
     exact("Telegram bot", ":AAH", &BASE64URL, 32),
     exact("age", "AGE-SECRET-KEY-1", &UPPER, 58),
+    exact("age", "AGE-SECRET-KEY-PQ-1", &UPPER, 58),
 ];

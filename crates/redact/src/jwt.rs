@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
+use crate::base64;
 use crate::class::{BASE64URL, Class, begins_word};
 
-/// What the base64 of a JSON object begins with: `{"` and the first letter of a header's name, or a
-/// blank in place of the quote.
-pub(crate) static STARTS: [&str; 11] =
-    ["eyJh", "eyJ0", "eyJr", "eyJj", "eyJl", "eyJ4", "eyJ6", "eyJ1", "eyJq", "eyJw", "eyAi"];
+/// What the base64 of a JSON object begins with: `{` and a quote or a blank. What follows is looked at then.
+pub(crate) static STARTS: [&str; 5] = ["eyJ", "eyA", "ewo", "ew0", "ewk"];
 
 /// How far a token is followed; `run::JWT` covers what is longer.
 pub(crate) const JWT_MAX: usize = 8192;
@@ -26,8 +25,12 @@ pub(crate) fn jwt(text: &[u8], at: usize) -> Option<Range<usize>> {
     }
     let header = BASE64URL.run(text, at, JWT_MAX);
     let dot = at + header;
-    let long = header == JWT_MAX;
+    // Long base64 that begins with `{` and a line end is that of a whole file of JSON.
+    let long = header == JWT_MAX && text[at + 1] == b'y';
     if !long && (header < HEADER_MIN || text.get(dot) != Some(&b'.')) {
+        return None;
+    }
+    if !begins_object(&text[at..at + HEADER_MIN]) {
         return None;
     }
     let payload = BASE64URL.run(text, dot + 1, JWT_MAX - header.min(JWT_MAX - 1));
@@ -38,4 +41,17 @@ pub(crate) fn jwt(text: &[u8], at: usize) -> Option<Range<usize>> {
     }
     let end = at + ALPHABET.run(text, at, JWT_MAX);
     Some(at + SHOWN..end)
+}
+
+/// Whether what `header` encodes begins as a JSON object does, as few identifiers do: with the name of a member
+/// behind blanks.
+fn begins_object(header: &[u8]) -> bool {
+    let Some(plain) = base64::decode(header) else { return false };
+    let Some(inside) = plain.strip_prefix(b"{") else { return false };
+    let inside = inside.trim_ascii_start();
+    // So few bytes may be blanks alone, and a name may be cut.
+    inside.strip_prefix(b"\"").map_or(inside.is_empty(), |rest| {
+        let mut name = rest.iter().take_while(|byte| **byte != b'"');
+        name.all(|byte| matches!(byte, b' '..=b'~'))
+    })
 }

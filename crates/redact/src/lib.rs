@@ -28,6 +28,7 @@
 
 mod armor;
 mod assigned;
+mod base64;
 mod card;
 mod class;
 mod detector;

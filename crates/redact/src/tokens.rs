@@ -2,6 +2,7 @@
 
 use std::ops::{Range, RangeInclusive};
 
+use crate::base64;
 use crate::class::{BLANK, DIGIT, begins_word, is_after_escape, mixed};
 use crate::formats::{Format, Holds, TOKEN_MAX};
 
@@ -32,29 +33,17 @@ pub(crate) fn token(format: &Format, text: &[u8], at: usize) -> Option<Range<usi
 /// Whether it is a name and a password: printable text with a colon, as base64.
 fn is_credentials(secret: &[u8]) -> bool {
     let end = secret.iter().rposition(|byte| *byte != b'=').map_or(0, |last| last + 1);
-    let (mut bits, mut count, mut plain) = (0_u32, 0, Vec::with_capacity(end));
-    for byte in &secret[..end] {
-        let value = match byte {
-            b'A'..=b'Z' => byte - b'A',
-            b'a'..=b'z' => byte - b'a' + 26,
-            b'0'..=b'9' => byte - b'0' + 52,
-            b'+' | b'-' => 62,
-            b'/' | b'_' => 63,
-            _ => return false,
-        };
-        bits = (bits << 6 | u32::from(value)) & 0xfff;
-        count += 6;
-        if count >= 8 {
-            count -= 8;
-            plain.push(u8::try_from(bits >> count & 0xff).expect("eight bits"));
-        }
-    }
+    let Some(plain) = base64::decode(&secret[..end]) else { return false };
+    let Some(name) = memchr::memchr(b':', &plain) else { return false };
     let is_text = match std::str::from_utf8(&plain) {
         Ok(_) => true,
         // A long one is cut.
         Err(error) => error.error_len().is_none(),
     };
-    is_text && plain.contains(&b':') && !plain.iter().any(u8::is_ascii_control)
+    // The encoding may be another, such as Latin-1 (RFC 7617). Nearly every word fails with its name.
+    let is_ascii = |name: &[u8]| name.iter().all(|byte| matches!(byte, b' '..=b'~'));
+    let may_be_text = name > 0 && is_ascii(&plain[..name]);
+    (is_text || may_be_text) && !plain.iter().any(u8::is_ascii_control)
 }
 
 fn may_begin(format: &Format, text: &[u8], at: usize) -> bool {

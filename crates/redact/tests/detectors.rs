@@ -124,6 +124,13 @@ fn a_web_token_of_any_length_is_masked_to_its_end() {
 }
 
 #[test]
+fn base64_of_a_long_file_of_json_is_no_web_token() {
+    let text = format!("\"ewogICJhIjog{}\"", "aB3_".repeat(3000));
+    let shown = masked(Detectors::only(&[Detector::Jwt]), &text);
+    assert!(shown.starts_with(&text[..8000]), "{}", &shown[..40]);
+}
+
+#[test]
 fn a_file_beyond_the_limit_is_refused_and_a_buffer_that_is_too_short_too() {
     let redactor = Redactor::new(Detectors::default()).with_file_max(1000);
     assert!(redactor.to_read(0..10, 1000).is_ok());
