@@ -94,7 +94,7 @@ fn check(redactor: &Redactor, text: &[u8], whole: &[u8], range: Range<usize>) {
 mod tests {
     use proptest::prelude::*;
 
-    const PIECES: [&str; 26] = [
+    const PIECES: [&str; 28] = [
         "-----BEGIN RSA PRIVATE KEY-----\n",
         "MIIEpAIBAAKCAQEAx0+/synthetic/only/AAAAaaaa0000bbbbCCCC11112222\n",
         "-----END RSA PRIVATE KEY-----\n",
@@ -103,6 +103,8 @@ mod tests {
         "ghp_0123456789abcdefghijABCDEFGHIJ012345 ",
         "AKIAABCDEFGHIJKLMNOP ",
         "https://user:pass9word@host/",
+        "smtp://a@b:p9@x,w0rd@host",
+        "%20123456789:AAF3WDlQPFPA2bdgG-MN33X7TfS5biDm0VZ ",
         "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.c2ln ",
         "eyJ",
         "4111 1111 1111 1111",

@@ -8,13 +8,16 @@ pub(crate) const START: &str = "://";
 /// User name and password are looked for in so many bytes after `://`.
 pub(crate) const USERINFO_MAX: usize = 1024;
 
-/// Where a URL ends in any text.
-static END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f");
-static USER_END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f/?#:@");
-/// Of those, what may stand in a password (RFC 3986, sub-delims).
+/// What no URL has in it.
+static END: Class = Class::new(b"\0-\x20\"`<>\\|^{}[]\x7f");
+/// What stands around URLs and between them, and may stand in a password (RFC 3986, sub-delims).
 static SIGNS: Class = Class::new(b"'(),;");
+static USER_END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f/?#:");
+/// What follows a host, and may stand in a password.
+static PATH: Class = Class::new(b"/?#");
 const SCHEME_MAX: usize = 32;
 static SCHEME: Class = Class::new(b"A-Za-z0-9+.-");
+const PORT_DIGITS_MAX: usize = 5;
 
 /// The password of the URL whose `://` is at `at`.
 pub(crate) fn password(text: &[u8], at: usize) -> Option<Range<usize>> {
@@ -27,44 +30,57 @@ pub(crate) fn password(text: &[u8], at: usize) -> Option<Range<usize>> {
     if window[colon] != b':' {
         return None;
     }
-    let start = colon + 1;
-    let whole = &window[start..];
-    let rest = &whole[..whole.iter().position(|byte| END.has(*byte)).unwrap_or(whole.len())];
-    // A password may have an unescaped `@` or `/`; what begins with digits and `/` is a port.
-    let port = rest.iter().position(|byte| !byte.is_ascii_digit());
-    if port.is_none_or(|end| matches!(rest[end], b'/' | b'?' | b'#')) {
-        return None;
-    }
-    if !rest.contains(&b'@') {
-        let end = with_signs(text, at, whole)?;
-        return Some(start..start + end);
-    }
-    let end = match rest.iter().position(|byte| matches!(byte, b'/' | b'?' | b'#')) {
-        Some(slash) if rest[..slash].contains(&b'@') => last_at(&rest[..slash])?,
-        _ => last_at(rest)?,
+    let is_host = |at: usize| {
+        window.get(at).is_some_and(|first| first.is_ascii_alphanumeric() || *first == b'[')
     };
-    let password = start..start + end;
-    (end > 0 && !is_reference(&text[password.clone()])).then_some(password)
-}
-
-/// Where the password at the beginning of `rest` ends, if it has signs in it that also stand around URLs and
-/// between them.
-fn with_signs(text: &[u8], at: usize, rest: &[u8]) -> Option<usize> {
+    let start = colon + 1;
+    // What the URL stands in ends it, too.
     let scheme = SCHEME.run_before(text, at, SCHEME_MAX);
-    // What the URL stands in ends it.
-    let around = (at - scheme).checked_sub(1).map(|before| text[before]);
-    let closing = match around {
+    let closing = match (at - scheme).checked_sub(1).map(|before| text[before]) {
         Some(b'\'') => b'\'',
         Some(b'(') => b')',
         _ => b' ',
     };
-    let ends = |byte: u8| {
-        byte == closing || matches!(byte, b'/' | b'?' | b'#') || END.has(byte) && !SIGNS.has(byte)
+    let length = find(&window[start..], |byte| END.has(byte) || byte == closing);
+    let whole = &window[start..start + length];
+    if begins_with_port(whole) {
+        return None;
+    }
+    let before_path = &whole[..find(whole, |byte| PATH.has(byte))];
+    let before_sign = &whole[..find(whole, |byte| SIGNS.has(byte))];
+    let end = if window[user..colon].contains(&b'@') {
+        // A user name may be an address of mail. But `git@host:group/name@version` has no password.
+        let end = find(whole, |byte| byte == b'@' || SIGNS.has(byte) || PATH.has(byte));
+        (whole.get(end) == Some(&b'@') && is_host(start + end + 1)).then_some(end)?
+    } else if before_sign.contains(&b'@') {
+        // It may have an unescaped `@` or `/`.
+        let shorter = &before_sign[..before_sign.len().min(before_path.len())];
+        last_at(shorter).or_else(|| last_at(before_sign))?
+    } else {
+        let end = memchr::memmem::find(whole, START.as_bytes()).unwrap_or(whole.len());
+        (0..end).find(|at| whole[*at] == b'@' && is_host(start + at + 1))?
     };
-    let end = rest.iter().position(|byte| *byte == b'@' || ends(*byte))?;
-    let host = rest.get(end + 1)?;
-    let is_one = rest[end] == b'@' && (host.is_ascii_alphanumeric() || *host == b'[');
-    is_one.then_some(end)
+    // Behind a sign, it may go on to another `@` before the path.
+    let rest = end + find(&whole[end..], |byte| PATH.has(byte));
+    let later = (end + 1..rest).rev().find(|at| whole[*at] == b'@' && is_host(start + at + 1));
+    let password = start..start + later.unwrap_or(end);
+    (!password.is_empty() && !is_reference(&text[password.clone()])).then_some(password)
+}
+
+/// Whether `rest` is what follows a host and a colon: the digits of a port, and no more of a password.
+fn begins_with_port(rest: &[u8]) -> bool {
+    let digits = find(rest, |byte| !byte.is_ascii_digit());
+    match rest.get(digits) {
+        None | Some(b'/' | b'?' | b'#') => true,
+        // Lists of hosts and texts have these behind a port.
+        Some(b',' | b'\'' | b')') => (1..=PORT_DIGITS_MAX).contains(&digits),
+        _ => false,
+    }
+}
+
+/// Where the first such byte stands; where `text` ends if none does.
+fn find(text: &[u8], is_one: impl Fn(u8) -> bool) -> usize {
+    text.iter().position(|byte| is_one(*byte)).unwrap_or(text.len())
 }
 
 fn last_at(text: &[u8]) -> Option<usize> {
