@@ -10,34 +10,43 @@ const MAX_LOOKS: usize = 1 << 20;
 const PATH_LEN: usize = 128;
 /// Bytes of a file that take as long to be read into words.
 const FILE_LEN: usize = 256;
+/// Looks' worth of paths that are kept as they are named when no look is left.
+const MAX_UNSEEN: usize = 1 << 16;
 
 /// What is left of it.
 #[derive(Debug)]
 pub(crate) struct Budget {
     looks: Cell<usize>,
+    unseen: Cell<usize>,
     has_missed: Cell<bool>,
 }
 
 impl Default for Budget {
     fn default() -> Self {
-        Self { looks: Cell::new(MAX_LOOKS), has_missed: Cell::new(false) }
+        let [looks, unseen] = [MAX_LOOKS, MAX_UNSEEN].map(Cell::new);
+        Self { looks, unseen, has_missed: Cell::new(false) }
     }
 }
 
 impl Budget {
     /// Whether a path may be looked at.
     pub(super) fn look_at(&self, path: &Path) -> bool {
-        self.take(1 + path.as_os_str().len() / PATH_LEN)
+        take(&self.looks, 1 + path.as_os_str().len() / PATH_LEN)
+    }
+
+    /// Whether a path may be kept without a look, where none is left.
+    pub(super) fn keeps_unseen(&self, path: &Path) -> bool {
+        take(&self.unseen, 1 + path.as_os_str().len() / PATH_LEN)
     }
 
     /// Whether another name of a directory may be taken.
     pub(super) fn list(&self) -> bool {
-        self.take(1)
+        take(&self.looks, 1)
     }
 
     /// That a file of this length was read. It was, whatever is left.
     pub(super) fn has_read(&self, len: usize) {
-        self.take(1 + len / FILE_LEN);
+        take(&self.looks, 1 + len / FILE_LEN);
     }
 
     /// Whether something was not looked at.
@@ -54,12 +63,13 @@ impl Budget {
     pub(super) fn has_missed(&self) -> bool {
         self.has_missed.replace(false)
     }
+}
 
-    fn take(&self, looks: usize) -> bool {
-        let left = self.looks.get().saturating_sub(looks);
-        self.looks.set(left);
-        left > 0
-    }
+/// Takes so much of what is left; whether there was more.
+fn take(from: &Cell<usize>, looks: usize) -> bool {
+    let left = from.get().saturating_sub(looks);
+    from.set(left);
+    left > 0
 }
 
 #[cfg(test)]
@@ -79,5 +89,7 @@ mod tests {
         assert!(!budget.is_spent());
         budget.has_read(1 << 20);
         assert!(budget.is_spent() && !budget.list());
+        assert!((1..MAX_UNSEEN).all(|_| budget.keeps_unseen(Path::new("a/b"))));
+        assert!(!budget.keeps_unseen(Path::new("a/b")));
     }
 }

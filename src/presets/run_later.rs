@@ -292,10 +292,11 @@ impl<'d> Search<'d> {
     /// A directory of hooks, which may be links, and what they run.
     fn hooks(&mut self, directory: &Path, top: &Path, common: &Path) {
         let budget = self.budget;
-        let real = |path: &Path| places(path, budget).pop().unwrap_or_default();
-        let own = real(directory);
-        let is_default = directory == common.join("hooks") || own == real(common).join("hooks");
-        if own == self.dir || own == real(common) {
+        let real = |path: &Path| places(path, budget).pop();
+        // Not one of them where the budget is spent, and more than spent.
+        let Some((own, common_own)) = real(directory).zip(real(common)) else { return };
+        let is_default = directory == common.join("hooks") || own == common_own.join("hooks");
+        if own == self.dir || own == common_own {
             // All of DIR, or of the repository, cannot be kept.
             let hooks = named::HOOKS.map(|hook| directory.join(hook));
             hooks.iter().for_each(|hook| self.keep(hook));

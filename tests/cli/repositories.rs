@@ -82,6 +82,25 @@ fn settings_that_include_many_take_little_memory() {
     assert_eq!(answer.code(), 0, "{:?} {}", answer.0.status, answer.err());
 }
 
+/// A setting may be a path of a mebibyte, and so may those of files that are included.
+#[test]
+fn a_path_of_a_mebibyte_takes_little_time() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("dir/sub/.git/objects")).unwrap();
+    place.write("dir/sub/.git/HEAD", "x");
+    let setting = format!("[core]\nhooksPath = {}", "a/".repeat(520_000));
+    let included = (0..20).map(|number| format!("path = i{number}\n")).collect::<String>();
+    place.write("dir/sub/.git/config", &format!("[include]\n{included}{setting}x\n"));
+    for number in 0..20 {
+        place.write(&format!("dir/sub/.git/i{number}"), &format!("{setting}y{number}\n"));
+    }
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -t 10; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_tollgate")]);
+    limited.args(["explain", "--policy", "agent", "x"]);
+    let answer = Answer(limited.current_dir(place.path("dir")).output().unwrap());
+    assert_eq!(answer.code(), 0, "{:?} {}", answer.0.status, answer.err());
+}
+
 /// A section may have a name of half a mebibyte, and each of its settings is in it.
 #[test]
 fn settings_in_a_section_with_a_long_name_take_little_memory() {
