@@ -60,7 +60,7 @@ pub(crate) fn below(dir: &Path) -> Below {
     while let Some(path) = pending.pop_front() {
         directories += 1;
         let full = found.work_trees.len() + found.bare.len() >= MAX_FOUND;
-        if directories > MAX_DIRECTORIES || names > MAX_NAMES || full {
+        if names > MAX_NAMES || full {
             return found;
         }
         let entries = entries(&top, &path).unwrap_or_else(|error| {
@@ -87,7 +87,12 @@ pub(crate) fn below(dir: &Path) -> Below {
                 && !is_among(&PASSED, &name)
                 && !(is_bare && is_among(&OF_BARE, &name))
             {
-                pending.push_back(path.join(OsStr::from_bytes(&name)));
+                // The others would not be read, and their paths may be long and many.
+                if directories + pending.len() < MAX_DIRECTORIES {
+                    pending.push_back(path.join(OsStr::from_bytes(&name)));
+                } else {
+                    has_unread = true;
+                }
             }
         }
     }

@@ -56,17 +56,19 @@ fn usable(path: &Path) -> &Path {
 
 /// The paths of what is in a directory, as many as the budget has room for. One below `dir` that is not read is
 /// missed there, but for those of other users.
-pub(super) fn names_in(directory: &Path, dir: &Path, budget: &Budget) -> Vec<PathBuf> {
-    if !budget.look_at(directory) {
-        return Vec::new();
-    }
-    let read = std::fs::read_dir(directory);
-    let is_unread = read.as_ref().is_err_and(files::is_unread);
+pub(super) fn names_in<'b>(
+    directory: &Path,
+    dir: &Path,
+    budget: &'b Budget,
+) -> impl Iterator<Item = PathBuf> + use<'b> {
+    let read = budget.look_at(directory).then(|| std::fs::read_dir(directory));
+    let is_unread = matches!(&read, Some(Err(error)) if files::is_unread(error));
     if is_unread && beneath(dir, directory).is_some() && files::is_closed_by_own(directory) {
         budget.misses();
     }
-    let entries = read.into_iter().flatten().flatten();
-    entries.take_while(|_| budget.list()).map(|entry| entry.path()).collect()
+    let entries = read.into_iter().flatten().flatten().flatten();
+    // Each takes as much memory as the path of the directory.
+    entries.map(|entry| entry.path()).take_while(|path| budget.look_at(path))
 }
 
 /// The path relative to `dir`, if it lies in it; without `.` and `..`.

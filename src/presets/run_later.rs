@@ -306,20 +306,21 @@ impl<'d> Search<'d> {
             // Husky's; the hooks in it run those of the same name beside it.
             let beside = own.parent().unwrap_or(&own);
             self.keep(beside);
-            self.named_by_hooks(names_in(beside, self.dir, budget), top);
+            self.named_by_hooks(names_in(beside, self.dir, budget).collect(), top);
         }
         if is_default {
             self.keep_target(directory);
         } else {
             self.keep(directory);
         }
-        self.named_by_hooks(names_in(directory, self.dir, budget), top);
+        self.named_by_hooks(names_in(directory, self.dir, budget).collect(), top);
     }
 
-    /// First those that git starts: others in the directory may be many, and are what hooks may start.
+    /// What is in one directory: first those that git starts, as others may be many, and are what hooks may start.
     fn named_by_hooks(&mut self, mut hooks: Vec<PathBuf>, top: &Path) {
-        let is_other = |path: &PathBuf| !named::HOOKS.iter().any(|hook| path.ends_with(hook));
-        hooks.sort_by_cached_key(|path| (is_other(path), path.clone()));
+        let is_hook = |name: &OsStr| named::HOOKS.iter().any(|hook| name == *hook);
+        hooks.sort_unstable_by(|one, other| one.file_name().cmp(&other.file_name()));
+        hooks.sort_by_cached_key(|path| !path.file_name().is_some_and(is_hook));
         self.whole &= hooks.len() <= MAX_HOOKS;
         for hook in hooks.iter().take(MAX_HOOKS) {
             self.keep_target(hook);

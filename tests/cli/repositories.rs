@@ -101,6 +101,27 @@ fn a_path_of_a_mebibyte_takes_little_time() {
     assert_eq!(answer.code(), 0, "{:?} {}", answer.0.status, answer.err());
 }
 
+/// Each of the names in a directory is shorter by far than its path.
+#[test]
+fn many_names_behind_a_long_path_take_little_memory() {
+    let place = Place::new();
+    std::fs::create_dir_all(place.path("dir/sub/.git/objects")).unwrap();
+    place.write("dir/sub/.git/HEAD", "x");
+    let mut deep = std::path::PathBuf::from(place.path("dir"));
+    (0..15).for_each(|_| deep.push("x".repeat(250)));
+    std::fs::create_dir_all(&deep).unwrap();
+    place.write("dir/sub/.git/config", &format!("[core]\nhooksPath = {}\n", deep.display()));
+    std::fs::write(deep.join("0"), "#!/bin/cat\n").unwrap();
+    for number in 1..60_000 {
+        std::fs::hard_link(deep.join("0"), deep.join(number.to_string())).unwrap();
+    }
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -v 300000; exec \"$@\"", "sh"]);
+    limited.arg(env!("CARGO_BIN_EXE_tollgate")).args(["explain", "--policy", "agent", "x"]);
+    let answer = Answer(limited.current_dir(place.path("dir")).output().unwrap());
+    assert_eq!(answer.code(), 0, "{:?} {}", answer.0.status, answer.err());
+}
+
 /// A section may have a name of half a mebibyte, and each of its settings is in it.
 #[test]
 fn settings_in_a_section_with_a_long_name_take_little_memory() {
