@@ -6,7 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::Access;
+
 use super::budget::Budget;
+use super::places::beneath;
 use crate::files;
 use crate::git::{self, FILLED_IN, Role, Setting, Word};
 
@@ -138,13 +141,15 @@ fn with_commands(words: &[Word]) -> impl Iterator<Item = (&Word, &[u8])> {
     })
 }
 
-/// The files that the shell script `hook` runs, there or not; none of what is no shell script.
-pub(super) fn by_hook(hook: &Path, top: &Path, budget: &Budget) -> Files {
+/// The files that the shell script `hook` runs, there or not; none of what is no shell script, and of what another
+/// user keeps to itself outside of `dir`.
+pub(super) fn by_hook(hook: &Path, top: &Path, dir: &Path, budget: &Budget) -> Files {
     if !budget.look_at(hook) {
         return Files::NOT_READ;
     }
     let text = match shell_script(hook, budget) {
         Ok(text) => text,
+        Err(error) if is_of_others(hook, dir, &error) => return Files::NONE,
         Err(error) if files::is_unread(&error) => return Files::NOT_READ,
         Err(_) => return Files::NONE,
     };
@@ -176,6 +181,16 @@ pub(super) fn by_hook(hook: &Path, top: &Path, budget: &Budget) -> Files {
         }
     }
     Files { paths: found, whole: true }
+}
+
+/// Whether a hook is not read as another user has closed it, outside of `dir`: no shell of this user reads it either.
+fn is_of_others(hook: &Path, dir: &Path, error: &io::Error) -> bool {
+    let place = std::fs::canonicalize(hook).unwrap_or_else(|_| hook.to_owned());
+    error.kind() == io::ErrorKind::PermissionDenied
+        && beneath(dir, &place).is_none()
+        && !files::is_closed_by_own(&place)
+        // A confined server may not read what others could.
+        && rustix::fs::access(&place, Access::READ_OK).is_err()
 }
 
 /// The directories that commands may be started in: those given, and those that `cd` leads to, there or not.
@@ -296,7 +311,7 @@ mod tests {
         let (sender, receiver) = channel();
         let (looked_at, top) = (hook.clone(), dir.path().to_owned());
         std::thread::spawn(move || {
-            let look = |_| drop(by_hook(&looked_at, &top, &Budget::default()));
+            let look = |_| drop(by_hook(&looked_at, &top, &top, &Budget::default()));
             (0..20_000).for_each(look);
             sender.send(())
         });

@@ -89,7 +89,7 @@ pub(crate) fn files_run(
     if hooks.len() > MAX_HOOKS {
         return None;
     }
-    let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top, budget));
+    let by_hooks = hooks.iter().map(|hook| named::by_hook(hook, top, top, budget));
     let programs = named.iter().flat_map(|all| &all.programs);
     for found in by_hooks.chain(programs.map(|one| named::by_setting(one, top, budget))) {
         files.extend(found.whole.then_some(found.paths)?);
@@ -324,7 +324,8 @@ impl<'d> Search<'d> {
         self.whole &= hooks.len() <= MAX_HOOKS;
         for hook in hooks.iter().take(MAX_HOOKS) {
             self.keep_target(hook);
-            self.named(|budget| named::by_hook(hook, top, budget));
+            let dir = self.dir;
+            self.named(|budget| named::by_hook(hook, top, dir, budget));
         }
     }
 

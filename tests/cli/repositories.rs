@@ -55,6 +55,47 @@ fn a_directory_that_cannot_be_read_is_said() {
     }
 }
 
+/// A program of another user's may be a hook for everybody: no shell reads it.
+#[test]
+fn a_hook_that_cannot_be_read_is_said_unless_another_user_keeps_it_elsewhere() {
+    if !rustix::process::geteuid().is_root() {
+        return println!("skipped: root alone can start it as another user");
+    }
+    let place = Place::new();
+    let program = place.0.path().join("tollgate");
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    std::fs::create_dir_all(place.path("dir/.git/objects")).unwrap();
+    place.write("dir/.git/HEAD", "x");
+    let set = |path: &str, owner: u32, mode: u32| {
+        let path = place.path(path);
+        chown(&path, Some(owner), Some(owner)).unwrap();
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    let user = 65534;
+    set("", 0, 0o755);
+    for (hooks, owner, is_said) in [
+        ("hooks", 0, false),
+        // CMD of this user can have closed it.
+        ("hooks", user, true),
+        ("dir/hooks", 0, true),
+    ] {
+        std::fs::create_dir_all(place.path(hooks)).unwrap();
+        let hook = format!("{hooks}/pre-commit");
+        place.write(&hook, "./tools/lint\n");
+        set(&hook, owner, 0o111);
+        let config = format!("[core]\nhooksPath = {}\n", place.path(hooks));
+        let mut check = Command::new(&program);
+        check.args(["check", "agent", "--dir", "."]).env("LC_ALL", "C");
+        check.env("GIT_CONFIG_GLOBAL", place.write("config", &config));
+        check.current_dir(place.path("dir")).uid(user);
+        let answer = Answer(check.output().unwrap());
+        assert_eq!(answer.code(), 0, "{hooks} {owner}: {answer:?}");
+        let says = answer.err().contains("that cannot be read");
+        assert_eq!(says, is_said, "{hooks} {owner}: {answer:?}");
+    }
+}
+
 /// Each line of such a file includes another one beside it, by a path that is long without saying so.
 #[test]
 fn settings_that_include_many_take_little_memory() {
