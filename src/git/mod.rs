@@ -55,14 +55,24 @@ fn named_by(file: &Path, mark: &str) -> Option<PathBuf> {
 impl Repository {
     /// The repository whose working tree `dir` is the top of.
     pub(crate) fn at(dir: &Path) -> Option<Self> {
-        let dot_git = dir.join(".git");
-        let linked = dot_git.is_file();
-        let git_dir = if linked { dir.join(named_by(&dot_git, "gitdir: ")?) } else { dot_git };
+        let git_dir = Self::place_of(dir)?;
         // A command that removes HEAD must not get rid of what its settings ask for.
-        if !git_dir.join("HEAD").exists() && !git_dir.join("config").exists() {
+        let mut signs = ["HEAD", "config", "commondir"].iter();
+        if !signs.any(|name| git_dir.join(name).exists()) {
             return None;
         }
-        Some(Self { linked, ..Self::bare(&git_dir) })
+        Some(Self { linked: dir.join(".git").is_file(), ..Self::bare(&git_dir) })
+    }
+
+    /// The directory that the `.git` of a working tree is, or leads to, there or not. None where it is a file that
+    /// names none.
+    pub(crate) fn place_of(dir: &Path) -> Option<PathBuf> {
+        let dot_git = dir.join(".git");
+        if !dot_git.is_file() {
+            return Some(dot_git);
+        }
+        let named = named_by(&dot_git, "gitdir: ")?;
+        (named != Path::new("")).then(|| dir.join(named))
     }
 
     /// The repository that is this directory itself.
@@ -139,6 +149,20 @@ pub(crate) fn is_tracked(file: &Path) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// CMD can move HEAD away in one `run`, and there are no settings beside it.
+    #[test]
+    fn a_linked_working_tree_without_a_head_is_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let place = dir.path().join(".git/worktrees/w");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::create_dir(dir.path().join("w")).unwrap();
+        std::fs::write(dir.path().join("w/.git"), "gitdir: ../.git/worktrees/w\n").unwrap();
+        assert!(Repository::at(&dir.path().join("w")).is_none());
+        std::fs::write(place.join("commondir"), "../..\n").unwrap();
+        let found = Repository::at(&dir.path().join("w")).unwrap();
+        assert!(found.linked && found.common_dir().ends_with(".git/worktrees/w/../.."));
+    }
 
     #[test]
     fn names_of_directories_are_read_as_git_reads_them() {

@@ -3,6 +3,7 @@
 use std::cell::LazyCell;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::iter::once;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -15,6 +16,7 @@ use super::starts::starts_program;
 use super::syntax::Setting;
 use super::{Repository, below, enters};
 use crate::escape::{escaped, shown};
+use crate::files;
 
 /// Largest index that is read when CMD has ended, in bytes.
 const MAX_INDEX_LEN: u64 = 64 << 20;
@@ -99,6 +101,15 @@ pub(crate) fn left_behind(
         ))
     });
     let mut lines = at_the_top(dir, below.top_is_bare, since);
+    let closed = once(Path::new("")).chain(below.work_trees.iter().map(PathBuf::as_path));
+    let closed = closed.filter(|one| is_closed(&dir.join(one), since));
+    lines.extend(closed.take(MAX_TOLD).map(|one| {
+        format!(
+            "`{}`, or what it leads to, was closed (chmod): that may be a git repository whose hooks \
+             or settings changed. Look at them before you use git there",
+            shown(&one.join(".git"))
+        )
+    }));
     lines.extend(tracked);
     lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
         format!(
@@ -111,6 +122,24 @@ pub(crate) fn left_behind(
         lines.push(format!("{more} more such repositories are listed by `tollgate check --dir`"));
     }
     lines
+}
+
+/// Whether no repository is seen by the `.git` of `top`, as it cannot be read, or what it leads to, which somebody of
+/// this user closed, or made it lead to, after `since`. It could be opened later.
+fn is_closed(top: &Path, since: SystemTime) -> bool {
+    let dot_git = top.join(".git");
+    let (place, looked_at) = match Repository::place_of(top) {
+        _ if Repository::at(top).is_some() => return false,
+        Some(place) => (place.join("HEAD"), std::fs::metadata(place.join("HEAD")).map(drop)),
+        None => (dot_git.clone(), files::read_head(&dot_git, 1).map(drop)),
+    };
+    let is_denied = looked_at.is_err_and(|error| error.kind() == ErrorKind::PermissionDenied);
+    // What keeps it from being looked at.
+    let mut closed = place.ancestors().filter_map(|path| std::fs::metadata(path).ok());
+    is_denied
+        && files::is_closed_by_own(&place)
+        && (std::fs::symlink_metadata(&dot_git).is_ok_and(|meta| is_after(&meta, since))
+            || closed.next().is_some_and(|meta| is_after(&meta, since)))
 }
 
 /// The same of those at the top: the one of the working tree, and the one that is `dir` itself,
@@ -183,16 +212,19 @@ pub(crate) fn begin(dir: &Path) -> SystemTime {
     now
 }
 
-/// Whether what names programs was written, or put in its place, after `since`.
-fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: bool) -> bool {
-    let common_dir = repository.common_dir.as_path();
+/// Whether a file was changed, or put in its place, after `since`.
+fn is_after(meta: &std::fs::Metadata, since: SystemTime) -> bool {
     let since = since.checked_sub(CLOCKS_APART).unwrap_or(since);
     let seconds = since.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let begin = (seconds.as_secs(), i64::from(seconds.subsec_nanos()));
+    (u64::try_from(meta.ctime()).unwrap_or(0), meta.ctime_nsec()) >= begin
+}
+
+/// Whether what names programs was written, or put in its place, after `since`.
+fn changed_after(top: &Path, repository: &Repository, since: SystemTime, moved: bool) -> bool {
+    let common_dir = repository.common_dir.as_path();
     let git_dir = repository.git_dir();
-    let is_new = |meta: std::fs::Metadata| {
-        (u64::try_from(meta.ctime()).unwrap_or(0), meta.ctime_nsec()) >= begin
-    };
+    let is_new = |meta: std::fs::Metadata| is_after(&meta, since);
     let is_placed = |path: &PathBuf| std::fs::symlink_metadata(path).is_ok_and(is_new);
     let directories = [common_dir.to_owned(), git_dir.to_owned(), top.join(".git")];
     let mut leading = directories
@@ -264,6 +296,44 @@ mod tests {
         let text = other.path().to_str().unwrap();
         std::fs::write(dir.path().join(".git/commondir"), text).unwrap();
         assert!(changed());
+    }
+
+    /// It is opened again in the next `run`, and nothing in it is new then.
+    #[test]
+    fn what_a_file_leads_to_and_was_closed_is_said() {
+        if !rustix::process::geteuid().is_root() {
+            return println!("skipped: root alone can become another user");
+        }
+        // The user of this thread alone.
+        let as_another = || {
+            let user = rustix::process::Uid::from_raw(65534);
+            rustix::thread::set_thread_res_uid(user, user, user).unwrap();
+            let dir = tempfile::tempdir().unwrap();
+            let path = |name: &str| dir.path().join(name);
+            let set = |mode| {
+                let mode = std::fs::Permissions::from_mode(mode);
+                std::fs::set_permissions(path("a/evil"), mode).unwrap();
+            };
+            std::fs::create_dir_all(path("a/evil")).unwrap();
+            std::fs::create_dir(path("w")).unwrap();
+            std::fs::write(path("a/evil/HEAD"), "x").unwrap();
+            std::fs::write(path("a/evil/config"), "[core]\nfsmonitor = x\n").unwrap();
+            let wait = || std::thread::sleep(Duration::from_millis(100));
+            let said = |since| left_behind(dir.path(), since, |_, _| None);
+            let since = SystemTime::now();
+            wait();
+            std::fs::write(path("w/.git"), "gitdir: ../a/evil\n").unwrap();
+            assert!(said(since)[0].starts_with("`w` is a git repository"));
+            set(0);
+            assert!(said(since)[0].starts_with("`w/.git`, or what it leads to, was closed"));
+            wait();
+            // Nor was it a command that closed it before.
+            assert!(said(SystemTime::now() + CLOCKS_APART).is_empty());
+            set(0o755);
+            std::fs::remove_dir_all(path("a/evil")).unwrap();
+            assert!(said(since).is_empty(), "it leads nowhere");
+        };
+        std::thread::spawn(as_another).join().unwrap();
     }
 
     /// By a script that sets something and starts CMD.

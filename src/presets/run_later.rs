@@ -169,12 +169,7 @@ impl<'d> Search<'d> {
             }
             self.repository(&top, &repository);
         } else {
-            // Of one that is a file, and cannot be read, nothing is known; nor of one that cannot be entered.
-            self.is_read(&top.join(".git"));
-            let head = top.join(".git/HEAD");
-            if let Err(error) = std::fs::metadata(&head) {
-                self.is_missed(&head, &error);
-            }
+            self.unseen(&top);
         }
         let modules = self.config(&top.join(".gitmodules"), Config::try_read);
         let mut modules = modules.values_of_any("submodule", "path");
@@ -182,6 +177,33 @@ impl<'d> Search<'d> {
             self.keep(&top.join(module).join(".git"));
         }
         self.whole &= modules.next().is_none();
+    }
+
+    /// A `.git` by which no repository is seen: CMD can have closed what it leads to, and open it later.
+    fn unseen(&mut self, top: &Path) {
+        let dot_git = top.join(".git");
+        // Of one that is a file, and cannot be read, nothing is known; nor of one that cannot be entered.
+        self.is_read(&dot_git);
+        let Some(place) = Repository::place_of(top) else { return };
+        let head = place.join("HEAD");
+        let Err(error) = std::fs::metadata(&head) else { return };
+        self.is_missed(&head, &error);
+        let is_directory = dot_git.symlink_metadata().is_ok_and(|meta| meta.is_dir());
+        // One that leads nowhere may be written anew.
+        if !is_directory && (files::is_unread(&error) || place.is_dir()) {
+            self.keep(&dot_git);
+            self.keep_repository(places(&place, self.budget).pop());
+        }
+    }
+
+    /// Keeps the directory of a repository, without links, if it lies in DIR.
+    fn keep_repository(&mut self, real: Option<PathBuf>) {
+        // The rules of every preset name these.
+        let is_known = |path: &Path| path == Path::new(".git") || path.starts_with(".git/modules");
+        let inside = real.and_then(|real| beneath(self.dir, &real));
+        if let Some(inside) = inside.filter(|path| !is_known(path)) {
+            self.found.repository(&inside);
+        }
     }
 
     /// The settings of a file. One that is too large, or cannot be read, has none here, and that is said.
@@ -216,14 +238,7 @@ impl<'d> Search<'d> {
     fn repository(&mut self, top: &Path, repository: &Repository) {
         self.is_read(&repository.git_dir().join("commondir"));
         for place in [repository.git_dir(), repository.common_dir()] {
-            let real = std::fs::canonicalize(place).ok();
-            let inside = real.and_then(|real| beneath(self.dir, &real));
-            // The rules of every preset name these.
-            let is_known =
-                |path: &Path| path == Path::new(".git") || path.starts_with(".git/modules");
-            if let Some(inside) = inside.filter(|path| !is_known(path)) {
-                self.found.repository(&inside);
-            }
+            self.keep_repository(std::fs::canonicalize(place).ok());
         }
         let common = repository.common_dir();
         let settings = vec![common.join("config"), repository.git_dir().join("config.worktree")];
@@ -240,7 +255,11 @@ impl<'d> Search<'d> {
             self.keep(&name.join("commondir"));
             // Without it git takes the working tree for removed, and forgets its HEAD.
             let place = name.join("gitdir");
-            if place.symlink_metadata().is_ok() {
+            let looked_at = place.symlink_metadata();
+            if let Err(error) = &looked_at {
+                self.is_missed(&place, error);
+            }
+            if looked_at.is_ok() || looked_at.is_err_and(|error| files::is_unread(&error)) {
                 self.keep(&place);
                 let real = std::fs::canonicalize(&name).ok();
                 if let Some(inside) = real.and_then(|real| beneath(self.dir, &real)) {
@@ -530,6 +549,16 @@ mod tests {
         assert_eq!(paths, [commondir, gitdir, "a/.hooks", "linked/.git", "w/.git", "w/.hooks"]);
         let expected = ["a/.git", "a/.git/worktrees/w", "elsewhere/git-dir", "store.git"];
         assert_eq!(repositories, expected);
+    }
+
+    #[test]
+    fn a_file_that_leads_to_a_directory_is_kept_whatever_that_has() {
+        let tree = Tree::new();
+        tree.write("w/.git", "gitdir: ../.cache/g\n");
+        // git needs it to be written anew.
+        assert_eq!(tree.found(), (vec![], vec![]));
+        tree.write(".cache/g/x", "");
+        assert_eq!(tree.found(), (vec!["w/.git".to_owned()], vec![".cache/g".to_owned()]));
     }
 
     #[test]

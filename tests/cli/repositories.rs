@@ -27,6 +27,17 @@ fn a_directory_that_cannot_be_read_is_said() {
     };
     let user = 65534;
     set("", 0, 0o755);
+    // Files that lead to what is closed: of a linked working tree, of a submodule, of one elsewhere.
+    let places = ["dir/sub/lib/.git/worktrees/w", "dir/.git/modules/m", "dir/.cache/g"];
+    for (place_of, top) in places.iter().zip(["w", "m", "s"]) {
+        std::fs::create_dir_all(place.path(place_of)).unwrap();
+        std::fs::create_dir(place.path(&format!("dir/{top}"))).unwrap();
+        place.write(&format!("{place_of}/HEAD"), "x");
+        let named = place_of.strip_prefix("dir").unwrap();
+        place.write(&format!("dir/{top}/.git"), &format!("gitdir: ..{named}\n"));
+    }
+    place.write("dir/.git/HEAD", "x");
+    place.write("dir/sub/lib/.git/worktrees/w/gitdir", "/elsewhere/.git");
     let (above, repository) = ("dir/sub", "dir/sub/lib/.git");
     let work_trees = "dir/sub/lib/.git/worktrees";
     for (path, owner, mode, is_said) in [
@@ -42,6 +53,11 @@ fn a_directory_that_cannot_be_read_is_said() {
         (repository, 0, 0o700, false),
         (repository, 0, 0o744, false),
         (work_trees, 0, 0o711, false),
+        (work_trees, user, 0o600, true),
+        (places[0], user, 0, true),
+        (places[1], user, 0, true),
+        (places[2], user, 0, true),
+        (places[2], 0, 0o700, false),
     ] {
         set(path, owner, mode);
         let mut check = Command::new(&program);
