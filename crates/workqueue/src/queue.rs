@@ -144,8 +144,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Refuses new items, except those that its own items queue, and waits until none is left.
-    /// Afterwards the queue stays closed until [`reopen`](Self::reopen).
+    /// Refuses new items, except those that its own items queue, and waits until none is left,
+    /// however often others try. Afterwards the queue stays closed until [`reopen`](Self::reopen).
     ///
     /// Delayed items are not waited for, and not run when their time comes while the queue is
     /// closed: that is counted as `refused` in [`monitor`](crate::Runtime::monitor) and logged. This

@@ -41,13 +41,19 @@ impl QueueCore {
         F: FnOnce() + Send + 'static,
     {
         forked::check(self.runtime.generation());
+        let mode = self.mode();
+        if self.is_closed_here(mode) {
+            return Err(self.closed(mode));
+        }
         let counter_slot = context::counter_slot(self.runtime);
         let phase = if context::is_running_for(self) {
             self.in_flight.enter_within(counter_slot)
         } else {
             self.in_flight.enter(counter_slot)
         };
-        // Counted first and looked second, so that a drain that misses the count is seen here.
+        // Counted first and looked again, so that a drain that misses the count is seen here. The look
+        // before keeps those who are refused again and again out of the counters: among them a drain
+        // would hardly ever find that nothing is left.
         seq_cst_gap();
         let mode = self.mode();
         let pool = self.pool();
@@ -61,6 +67,19 @@ impl QueueCore {
             self.submit_in_mode(mode, pool, Job::new(QueueRef::of(self), tag, closure))
         };
         queued.map_err(|refused| self.refuse(refused, counter_slot, phase))
+    }
+
+    /// Whether a queue of this mode takes nothing from this thread.
+    #[inline]
+    fn is_closed_here(&self, mode: u32) -> bool {
+        mode & SHUT != 0 || mode & DRAINED != 0 && !context::belongs_to_queue(self)
+    }
+
+    /// What a thread is told for which the queue, of this mode, is closed.
+    #[cold]
+    fn closed(&self, mode: u32) -> SubmitError {
+        let name = self.name();
+        if mode & SHUT != 0 { SubmitError::ShutDown(name) } else { SubmitError::Drained(name) }
     }
 
     /// Counts out first and drops then: the destructor of what the closure owns may panic, or wait
@@ -91,11 +110,16 @@ impl QueueCore {
     }
 
     /// As [`submit`](Self::submit), but never waits and runs nothing here: without room, in an ordered
-    /// queue, and in a copy of the process, the closure is dropped. Does not panic.
+    /// queue, in one that is closed, and in a copy of the process, the closure is dropped. Does not
+    /// panic.
     pub(crate) fn try_submit<F>(&self, closure: F)
     where
         F: FnOnce() + Send + 'static,
     {
+        // Uncounted, as in `submit`: closures are forked again and again on a queue that is closed.
+        if self.is_closed_here(self.mode()) {
+            return;
+        }
         let counter_slot = context::counter_slot(self.runtime);
         let phase = self.in_flight.enter(counter_slot);
         seq_cst_gap();
@@ -104,8 +128,7 @@ impl QueueCore {
         let tag = self.place(pool, phase, None, true);
         let mine = !forked::is_copy(self.runtime.generation());
         let limited = mode & LIMITED != 0 && self.limits[usize::from(tag.node())].is_full();
-        let drained = mode & DRAINED != 0 && !context::belongs_to_queue(self);
-        let open = mine && mode & (ORDERED | SHUT) == 0 && !limited && !drained;
+        let open = mine && mode & ORDERED == 0 && !limited && !self.is_closed_here(mode);
         let job = Job::new(QueueRef::of(self), tag, closure);
         if !open || push(mode, pool, job).is_err() {
             self.turn_away(counter_slot, phase);
@@ -202,11 +225,8 @@ impl QueueCore {
     }
 
     fn submit_in_mode(&self, mode: u32, pool: &Pool, job: Job) -> Result<(), Refused> {
-        if mode & SHUT != 0 {
-            return Err(self.shut(job));
-        }
-        if mode & DRAINED != 0 && !context::belongs_to_queue(self) {
-            return Err(Refused { error: SubmitError::Drained(self.name()), job });
+        if self.is_closed_here(mode) {
+            return Err(Refused { error: self.closed(mode), job });
         }
         if mode & ORDERED != 0 {
             return self.put_in_order(job);

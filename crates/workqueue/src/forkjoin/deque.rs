@@ -122,6 +122,12 @@ impl<T> Deque<T> {
         distance(top, self.bottom.load(Ordering::Acquire)) <= 0
     }
 
+    /// Jobs that were there at some time during the call, or more.
+    pub(crate) fn len(&self) -> usize {
+        let top = self.top.load(Ordering::Acquire);
+        usize::try_from(distance(top, self.bottom.load(Ordering::Acquire))).unwrap_or(0)
+    }
+
     pub(crate) fn epoch(&self) -> Epoch {
         epoch_of(self.top.load(Ordering::Acquire))
     }

@@ -326,12 +326,14 @@ impl Hint {
         let mut hint = Some(self);
         let mut patience = Patience::new(LINGER);
         loop {
+            if context::current_queue(QueueCore::is_drained).unwrap_or_default() {
+                drop(hint.take());
+                return Self::help_once_more(hand, epoch, own);
+            }
             if let Some(job) = hand.deque.steal(epoch) {
                 // Others may come as well while this one is busy.
                 drop(hint.take());
-                if !hand.deque.is_empty() {
-                    context::current_queue(|queue| hand.hint(queue));
-                }
+                Self::call_others(hand, job);
                 own.run_stolen(job);
                 hint = Self::of(hand, epoch);
                 patience = Patience::new(LINGER);
@@ -343,6 +345,31 @@ impl Hint {
                     None => return,
                 }
             }
+        }
+    }
+
+    /// The queue was closed, and somebody waits until this item has ended: takes as many jobs as are
+    /// there, and leaves an owner that goes on forking to itself. This one is the hint no more, so an
+    /// owner that waits for a later job offers that again.
+    fn help_once_more(hand: &'static Hand, epoch: Epoch, own: &Hand) {
+        // See `has_no_hint_for_its_jobs`.
+        fence(Ordering::SeqCst);
+        for _ in 0..hand.deque.len() {
+            let Some(job) = hand.deque.steal(epoch) else { return };
+            Self::call_others(hand, job);
+            own.run_stolen(job);
+        }
+    }
+
+    /// Offers what is left beside a stolen job, which is about to be run. That is up to whoever forked
+    /// it: a drained queue takes hints of its own items only, and this one is an item of it.
+    fn call_others(hand: &'static Hand, job: NonNull<Forked>) {
+        if !hand.deque.is_empty() {
+            // SAFETY: the job came out of the deque and was not run yet, so it is alive.
+            let forker = unsafe { job.as_ref() }.forker;
+            context::current_queue(|queue| {
+                context::on_behalf_of(forker, || hand.hint(queue));
+            });
         }
     }
 }
@@ -363,26 +390,39 @@ mod models {
 
     /// A hint ends while its owner pushes a job and then waits: the job is stolen, or the owner
     /// sees that it must be offered again.
-    #[test]
-    fn a_waiting_owner_leaves_no_job_without_a_hint() {
+    fn ends_beside_a_waiting_owner(end: fn(&Hand, Epoch) -> bool) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = builder.preemption_bound.or(Some(3));
-        builder.check(|| {
+        builder.check(move || {
             let hand = Arc::new(Hand::new());
             let epoch = hand.deque.epoch();
             hand.hinted.store(epoch.number(), Ordering::SeqCst);
             let helper = {
                 let hand = Arc::clone(&hand);
-                // As the end of `Hint::follow`.
                 thread::spawn(move || {
                     hand.hinted.store(0, Ordering::SeqCst);
-                    hand.deque.steal(epoch).is_some()
+                    end(&hand, epoch)
                 })
             };
             assert!(hand.deque.push(NonNull::dangling()));
             let offered = hand.has_no_hint_for_its_jobs();
             let stolen = helper.join().unwrap();
             assert!(offered || stolen, "nobody comes for the job");
+        });
+    }
+
+    /// As the end of `Hint::follow`.
+    #[test]
+    fn a_waiting_owner_leaves_no_job_without_a_hint() {
+        ends_beside_a_waiting_owner(|hand, epoch| hand.deque.steal(epoch).is_some());
+    }
+
+    /// As `Hint::help_once_more`.
+    #[test]
+    fn a_waiting_owner_leaves_no_job_to_a_hint_of_a_closed_queue() {
+        ends_beside_a_waiting_owner(|hand, epoch| {
+            fence(Ordering::SeqCst);
+            (0..hand.deque.len()).any(|_| hand.deque.steal(epoch).is_some())
         });
     }
 }

@@ -1,14 +1,15 @@
 //! Runtimes that end: inside each other, inside their own items, and under load.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, setrlimit};
-use tollgate_workqueue::{Runtime, WhenFull};
+use tollgate_workqueue::{Queue, Runtime, WhenFull};
 
 use crate::process::kept;
-use crate::{Hold, hold, kinds, until};
+use crate::{Hold, LONG, hold, kinds, until};
 
 #[test]
 fn a_runtime_lives_and_ends_inside_an_item_of_another() {
@@ -171,5 +172,71 @@ fn a_runtime_that_can_start_no_worker_ends_with_what_was_queued() {
             }
             waits.join().unwrap();
         }
+    });
+}
+
+/// Calls `end`, which closes a queue and waits until it is empty, while threads use the queue again
+/// and again. They give up after a long time; `end` must not take that long.
+fn ends_beside(again: impl Fn() + Sync, end: impl FnOnce()) {
+    let is_over = AtomicBool::new(false);
+    let start = Instant::now();
+    thread::scope(|scope| {
+        for _ in 0..16 {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) && start.elapsed() < LONG {
+                    again();
+                }
+            });
+        }
+        thread::sleep(Duration::from_millis(50));
+        end();
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert!(start.elapsed() < LONG, "it waited for those that were refused");
+}
+
+fn fork_a_tree(queue: &Queue, depth: u32) -> u32 {
+    if depth == 0 {
+        return 1;
+    }
+    let branch = || fork_a_tree(queue, depth - 1);
+    let (left, right) = queue.join(branch, branch);
+    left + right
+}
+
+#[test]
+fn a_drain_ends_beside_threads_that_go_on_forking() {
+    kept("shutdown::a_drain_ends_beside_threads_that_go_on_forking", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        ends_beside(|| assert_eq!(fork_a_tree(&queue, 10), 1024), || queue.drain().unwrap());
+    });
+}
+
+#[test]
+fn a_drain_ends_beside_threads_that_go_on_posting() {
+    kept("shutdown::a_drain_ends_beside_threads_that_go_on_posting", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        ends_beside(|| drop(queue.post(|| ())), || queue.drain().unwrap());
+    });
+}
+
+#[test]
+fn a_shutdown_ends_beside_threads_that_go_on_posting() {
+    kept("shutdown::a_shutdown_ends_beside_threads_that_go_on_posting", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        ends_beside(|| drop(queue.post(|| ())), || runtime.shutdown());
+    });
+}
+
+#[test]
+fn a_shutdown_that_gives_up_ends_beside_threads_that_go_on_forking() {
+    kept("shutdown::a_shutdown_that_gives_up_ends_beside_threads_that_go_on_forking", || {
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").build().unwrap();
+        let again = || assert_eq!(fork_a_tree(&queue, 10), 1024);
+        ends_beside(again, || assert!(runtime.shutdown_timeout(LONG / 2)));
     });
 }
