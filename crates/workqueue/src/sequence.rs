@@ -37,8 +37,11 @@ const LOOK_FOR_ROOM_AFTER: Duration = Duration::from_millis(5);
 /// Lock legend: (t) used by whoever has the turn; (l) changed under `list`, read without; (a)
 /// atomic; (i) has a lock or protocol of its own inside.
 pub(crate) struct Sequence<J> {
-    /// Made for the first ordered queue that this is used for. (i)
+    /// Made for the first ordered queue that does not do without. (i)
     lane: OnceLock<Lane<J>>,
+    /// Whether jobs go to the lane. It stays empty where a queue that does without has the place of one
+    /// that did not. No part of any protocol, hence outside the shim. Set by `reset`. (a)
+    uses_lane: std::sync::atomic::AtomicBool,
     /// What the lane has no room for. (i)
     list: Mutex<List<J>>,
     /// Length of the list. (l)
@@ -103,6 +106,7 @@ impl<J: Send> Sequence<J> {
     pub(crate) fn new(capacity: usize) -> Self {
         Self {
             lane: OnceLock::new(),
+            uses_lane: std::sync::atomic::AtomicBool::new(false),
             list: Mutex::new(List::new(capacity)),
             list_len: CachePadded::new(AtomicUsize::new(0)),
             list_is_large: std::sync::atomic::AtomicBool::new(false),
@@ -133,7 +137,8 @@ impl<J: Send> Sequence<J> {
     #[inline]
     pub(crate) fn push_with(&self, make: impl FnOnce() -> J, always: bool) -> Entry<()> {
         let mut make = make;
-        if let Some(lane) = self.lane.get()
+        if self.uses_lane.load(Ordering::Relaxed)
+            && let Some(lane) = self.lane.get()
             && self.list_len.load(Ordering::SeqCst) == 0
         {
             match lane.push_with(make) {
@@ -305,7 +310,9 @@ impl<J: Send> Sequence<J> {
     pub(crate) fn reset(&self, capacity: usize) {
         *self.list.lock() = List::new(capacity);
         self.room_at_once.store(room_at_once(capacity), Ordering::Relaxed);
-        if capacity >= 2 * LANE_CAPACITY {
+        let uses_lane = capacity >= 2 * LANE_CAPACITY;
+        self.uses_lane.store(uses_lane, Ordering::Relaxed);
+        if uses_lane {
             self.lane.get_or_init(|| Lane::new(LANE_CAPACITY));
         }
     }

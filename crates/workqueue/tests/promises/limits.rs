@@ -70,6 +70,29 @@ fn one_free_place_in_an_ordered_backlog_is_enough_for_a_producer() {
     });
 }
 
+/// The queue before it, whose place it has, had room for many more.
+#[test]
+fn a_small_ordered_backlog_is_kept_after_a_queue_with_a_large_one() {
+    kept("limits::a_small_ordered_backlog_is_kept_after_a_queue_with_a_large_one", || {
+        let runtime = Runtime::builder().build().unwrap();
+        drop(runtime.queue("large").ordered().build().unwrap());
+        let small = runtime.queue("small").ordered().backlog(4).when_full(WhenFull::Refuse);
+        let small = small.build().unwrap();
+        let open = hold(&small, Hold::Declared);
+        let ran = Arc::new(Mutex::new(Vec::new()));
+        let accepted: Vec<_> = (0..8)
+            .filter(|&n| {
+                let ran = Arc::clone(&ran);
+                small.post(move || ran.lock().unwrap().push(n)).is_ok()
+            })
+            .collect();
+        drop(open);
+        small.flush().unwrap();
+        assert_eq!(accepted, [0, 1, 2, 3]);
+        assert_eq!(*ran.lock().unwrap(), accepted);
+    });
+}
+
 /// A producer that was woken for a place may not take it: where the limit is free by then, its item
 /// runs without having waited. Those behind it must learn of the place all the same.
 #[test]
