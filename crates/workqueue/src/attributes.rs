@@ -55,18 +55,20 @@ impl Attributes {
         Ok(())
     }
 
-    /// Checks values against their ranges and this machine.
-    pub(crate) fn check(&self, topology: &Topology) -> Result<(), AttributeError> {
+    /// Checks values against their ranges.
+    pub(crate) fn check_ranges(&self) -> Result<(), AttributeError> {
         if let Some(n) = self.max_active.filter(|n| !(1..=MAX_MAX_ACTIVE).contains(n)) {
             return Err(AttributeError::MaxActive(n));
         }
         if !(MIN_NICE..=MAX_NICE).contains(&self.nice) {
             return Err(AttributeError::Nice(self.nice));
         }
-        if let Some(mask) = &self.cpumask {
-            topology.check_mask(mask)?;
-        }
         Ok(())
+    }
+
+    /// Checks the mask against this machine.
+    pub(crate) fn check_mask(&self, topology: &Topology) -> Result<(), AttributeError> {
+        Ok(self.cpumask.as_ref().map_or(Ok(()), |mask| topology.check_mask(mask))?)
     }
 }
 
@@ -156,14 +158,14 @@ mod tests {
         let check = |setting: &str| {
             let mut attributes = Attributes::default();
             attributes.set(setting).unwrap();
-            attributes.check(&machine)
+            attributes.check_ranges().and_then(|()| attributes.check_mask(&machine))
         };
         assert!(matches!(check("max_active=0"), Err(AttributeError::MaxActive(0))));
         assert!(matches!(check("max_active=70000"), Err(AttributeError::MaxActive(70_000))));
         assert!(matches!(check("nice=-21"), Err(AttributeError::Nice(-21))));
         assert!(matches!(check("cpumask=9"), Err(AttributeError::Mask(_))));
         let empty = Attributes { cpumask: Some(CpuSet::new()), ..Attributes::default() };
-        assert!(matches!(empty.check(&machine), Err(AttributeError::Mask(_))));
+        assert!(matches!(empty.check_mask(&machine), Err(AttributeError::Mask(_))));
         assert!(check("cpumask=1-2").is_ok());
     }
 }

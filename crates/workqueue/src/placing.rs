@@ -83,8 +83,9 @@ impl Shared {
         change: impl FnOnce(&mut Attributes) -> Result<(), AttributeError>,
     ) -> Result<(), AttributeError> {
         self.apply_unchecked(core, |attributes| {
+            let mask_before = attributes.cpumask.clone();
             change(attributes)?;
-            self.check_attributes(core, attributes)
+            self.check_attributes(core, attributes, mask_before.as_ref())
         })
     }
 }

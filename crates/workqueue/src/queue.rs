@@ -190,6 +190,8 @@ impl Queue {
     /// another queue inside it: two threads that change two queues inside each other wait for each
     /// other for ever. Nor should it wait for anything that changes this queue.
     ///
+    /// A mask that stays as it is may name CPUs that are gone since it was set.
+    ///
     /// # Errors
     /// The attributes make no sense or cannot be had here; or this is called inside `change` of the
     /// same queue. Nothing has changed then.

@@ -236,7 +236,8 @@ impl Shared {
         }
         let mut attributes = new.attributes.clone();
         check_kind(identity.ordered, identity.high_priority, &identity.name, &mut attributes)?;
-        attributes.check(&self.cpus.machine())?;
+        attributes.check_ranges()?;
+        attributes.check_mask(&self.cpus.machine())?;
         let mut registry = self.registry();
         if self.is_shut_down() {
             return Err(BuildError::ShutDown);
@@ -293,15 +294,21 @@ impl Shared {
         Ok(core)
     }
 
-    /// Checks attributes against their ranges, the machine, and what the queue was built as.
+    /// Checks attributes against their ranges, the machine, and what the queue was built as. The mask
+    /// that the queue has is none to be checked again: a CPU of it may be gone since.
     pub(crate) fn check_attributes(
         &self,
         core: &QueueCore,
         attributes: &mut Attributes,
+        mask_before: Option<&CpuSet>,
     ) -> Result<(), AttributeError> {
         let identity = core.identity.lock().clone();
         check_kind(identity.ordered, identity.high_priority, &identity.name, attributes)?;
-        attributes.check(&self.cpus.machine())
+        attributes.check_ranges()?;
+        if attributes.cpumask.as_ref() == mask_before {
+            return Ok(());
+        }
+        attributes.check_mask(&self.cpus.machine())
     }
 
     /// Gives a queue the pool and the limits of these attributes.

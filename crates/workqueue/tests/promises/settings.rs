@@ -90,6 +90,17 @@ fn set(mask: &Mask) -> CpuSet {
     cpus.map(tollgate_workqueue::CpuId::from_index).collect()
 }
 
+/// Has the threads of this process use the first so many of these CPUs.
+fn keep_cpus(all: &CpuSet, count: usize) {
+    let mut mask = Mask::new();
+    all.iter().take(count).for_each(|cpu| mask.set(cpu.index()));
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let id = task.unwrap().file_name().to_string_lossy().parse().unwrap();
+        // A thread that ended meanwhile needs no mask.
+        let _ = sched_setaffinity(rustix::thread::Pid::from_raw(id), &mask);
+    }
+}
+
 /// The process loses a CPU and gets it back, as a cpuset does it to all threads at once.
 #[test]
 fn pods_are_rebuilt_when_the_process_has_other_cpus() {
@@ -117,13 +128,7 @@ fn pods_are_rebuilt_when_the_process_has_other_cpus() {
         };
         assert_eq!(pods(), all.len());
         for (cpus, count) in [(1, 1), (all.len(), all.len())] {
-            let mut mask = Mask::new();
-            all.iter().take(cpus).for_each(|cpu| mask.set(cpu.index()));
-            for task in std::fs::read_dir("/proc/self/task").unwrap() {
-                let id = task.unwrap().file_name().to_string_lossy().parse().unwrap();
-                // A thread that ended meanwhile needs no mask.
-                let _ = sched_setaffinity(rustix::thread::Pid::from_raw(id), &mask);
-            }
+            keep_cpus(&all, cpus);
             let start = Instant::now();
             while pods() != count {
                 assert!(start.elapsed() < LONG, "the pods are not those of {cpus} CPUs");
@@ -132,6 +137,39 @@ fn pods_are_rebuilt_when_the_process_has_other_cpus() {
         }
         queue.flush().unwrap();
         assert_eq!(runs.load(Ordering::SeqCst), issued, "no item is lost over it");
+    });
+}
+
+/// A mask that was right when it was set counts for as much as is left of it. It is no reason to refuse
+/// a change of something else.
+#[test]
+fn attributes_change_after_a_cpu_of_the_mask_is_gone() {
+    kept("settings::attributes_change_after_a_cpu_of_the_mask_is_gone", || {
+        let all = Topology::current().unwrap().allowed().clone();
+        if all.len() < 2 {
+            eprintln!("skipped: one CPU cannot be taken away");
+            return;
+        }
+        let runtime = Runtime::builder().build().unwrap();
+        let queue = runtime.queue("q").cpumask(all.clone()).build().unwrap();
+        queue.set("max_active=3").unwrap();
+        keep_cpus(&all, 1);
+        until("the pods are those of one CPU", || {
+            queue.post(|| ()).unwrap();
+            let dump = runtime.dump();
+            let pool = dump.queues[0].pool;
+            let pool = dump.pools.iter().find(|p| p.number == pool).unwrap();
+            pool.pods.iter().all(|pod| pod.cpus == all.iter().next().unwrap().0.to_string())
+        });
+        queue.set("max_active=2").unwrap();
+        queue.change(|attributes| attributes.nice = 1).unwrap();
+        let now = queue.attributes();
+        assert_eq!((now.max_active, now.nice), (Some(2), 1));
+        assert_eq!(now.cpumask.as_ref(), Some(&all), "the CPUs may come back");
+        let gone = all.iter().last().unwrap();
+        let error = queue.set(&format!("cpumask={}", gone.0));
+        assert!(matches!(error, Err(AttributeError::Mask(_))), "{error:?}");
+        queue.flush().unwrap();
     });
 }
 
