@@ -285,6 +285,11 @@ impl<J: Send> Sequence<J> {
             && self.lane.get().is_none_or(Lane::is_empty)
     }
 
+    /// Whether the turn is in the pool or in somebody's hands, who may look for jobs.
+    pub(crate) fn has_turn(&self) -> bool {
+        self.has_turn.load(Ordering::SeqCst)
+    }
+
     /// Ends the turn, with nothing in hand. True when it goes on all the same, because a job has
     /// come.
     pub(crate) fn end_turn(&self) -> bool {

@@ -272,9 +272,12 @@ impl Shared {
     ) -> Result<Arc<QueueCore>, BuildError> {
         // Whoever has taken it out of the registry may be about to change it, and a rescuer holds the
         // queue until its thread ends: only where `all` and `retired` alone hold it is it nobody's.
-        // Under the lock nobody takes it out.
+        // Under the lock nobody takes it out. Whoever has the turn looks for more before it ends, and
+        // would run items of the next queue, whose pool may be another one.
         let is_nobodys = |queue: &Arc<QueueCore>| {
-            Arc::strong_count(queue) == 2 && queue.in_flight.totals().0 == 0
+            Arc::strong_count(queue) == 2
+                && queue.in_flight.totals().0 == 0
+                && !queue.sequence.has_turn()
         };
         if let Some(index) = registry.retired.iter().position(is_nobodys) {
             // After all that those did who held it.
@@ -463,4 +466,32 @@ fn check_name(name: &str) -> Result<(), BuildError> {
         return Err(BuildError::Name(name.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use tollgate_wakequeue::ItemCell;
+
+    use crate::Runtime;
+    use crate::job::{Job, Tag};
+    use crate::queue_ref::QueueRef;
+    use crate::sequence::Entry;
+
+    #[test]
+    fn a_queue_whose_turn_has_not_ended_is_not_used_again() {
+        let runtime = Runtime::builder().build().unwrap();
+        let build = |name| runtime.queue(name).ordered().build().unwrap();
+        let first = build("first");
+        // As a worker that has run the last item and looks for another one.
+        let me = QueueRef::of(first.core());
+        let job = Job::new(me, Tag::none(), || ());
+        assert!(matches!(first.core().sequence.push(job, true), Entry::NeedsTurn));
+        let mut hand = first.core().sequence.begin_turn();
+        assert!(first.core().sequence.next_into(&mut hand, &mut ItemCell::empty()));
+        drop(first);
+        let second = build("second");
+        assert!(QueueRef::of(second.core()) != me, "a turn of the first queue goes on");
+        assert!(!me.core().sequence.end_turn());
+        assert!(QueueRef::of(build("third").core()) == me, "nothing is left of the first queue");
+    }
 }
