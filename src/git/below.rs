@@ -46,6 +46,8 @@ pub(crate) struct Below {
     pub(crate) bare: Vec<PathBuf>,
     /// Whether the top is one: git uses it where the `.git` beside is missing or broken.
     pub(crate) top_is_bare: bool,
+    /// Directories that could not be read, as somebody of this user has closed them.
+    pub(crate) closed: Vec<PathBuf>,
     /// Whether every directory was looked at, but for those of other users that this one may not read.
     pub(crate) whole: bool,
 }
@@ -64,7 +66,10 @@ pub(crate) fn below(dir: &Path) -> Below {
             return found;
         }
         let entries = entries(&top, &path).unwrap_or_else(|error| {
-            has_unread |= is_to_be_said(dir, &path, error);
+            if is_to_be_said(dir, &path, error) {
+                has_unread = true;
+                found.closed.extend((error == Errno::ACCESS).then(|| path.clone()));
+            }
             Vec::new()
         });
         names += entries.len();

@@ -110,6 +110,13 @@ pub(crate) fn left_behind(
             shown(&one.join(".git"))
         )
     }));
+    lines.extend(closed_in(dir, &below.closed, since).iter().take(MAX_TOLD).map(|one| {
+        format!(
+            "`{}` was closed (chmod): there may be a git repository in it whose hooks or settings \
+             changed. Look at them before you use git there, or where it is in the index",
+            shown(one)
+        )
+    }));
     lines.extend(tracked);
     lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
         format!(
@@ -140,6 +147,16 @@ fn is_closed(top: &Path, since: SystemTime) -> bool {
         && files::is_closed_by_own(&place)
         && (std::fs::symlink_metadata(&dot_git).is_ok_and(|meta| is_after(&meta, since))
             || closed.next().is_some_and(|meta| is_after(&meta, since)))
+}
+
+/// The directories, relative to `dir`, that keep these from being read, and that were closed after `since`.
+fn closed_in(dir: &Path, unread: &[PathBuf], since: SystemTime) -> BTreeSet<PathBuf> {
+    let by = |one: &PathBuf| {
+        let seen = |path: &&Path| std::fs::symlink_metadata(dir.join(path)).ok();
+        let (path, meta) = one.ancestors().find_map(|path| Some((path, seen(&path)?)))?;
+        is_after(&meta, since).then(|| path.to_owned())
+    };
+    unread.iter().filter_map(by).collect()
 }
 
 /// The same of those at the top: the one of the working tree, and the one that is `dir` itself,
@@ -189,10 +206,23 @@ fn changed(
     moved: bool,
 ) -> Option<(String, String)> {
     let programs = of(repository);
-    if programs.is_empty() || !changed_after(&dir.join(inside), repository, since, moved) {
+    let is_new = || {
+        changed_after(&dir.join(inside), repository, since, moved)
+            || moved && is_placed(dir, inside, since)
+    };
+    if programs.is_empty() || !is_new() {
         return None;
     }
     Some((shown(inside), escaped(&programs.join(", "))))
+}
+
+/// Whether `inside`, or a directory above it in `dir`, was moved there or opened (chmod) after `since`, or got or lost
+/// something: nothing in it needs to be new then.
+fn is_placed(dir: &Path, inside: &Path, since: SystemTime) -> bool {
+    let mut places = inside.ancestors().filter(|one| *one != Path::new(""));
+    places.any(|one| {
+        std::fs::symlink_metadata(dir.join(one)).is_ok_and(|meta| is_after(&meta, since))
+    })
 }
 
 /// The moment from which on changes are CMD's: [`left_behind`] is to be asked for what came after it. Somebody else may
@@ -326,6 +356,11 @@ mod tests {
             assert!(said(since)[0].starts_with("`w` is a git repository"));
             set(0);
             assert!(said(since)[0].starts_with("`w/.git`, or what it leads to, was closed"));
+            let closed = std::fs::Permissions::from_mode(0o000);
+            std::fs::set_permissions(path("w"), closed).unwrap();
+            assert!(said(since)[0].starts_with("`a/evil` was closed"), "{:?}", said(since));
+            assert!(said(since)[1].starts_with("`w` was closed"), "{:?}", said(since));
+            std::fs::set_permissions(path("w"), std::fs::Permissions::from_mode(0o755)).unwrap();
             wait();
             // Nor was it a command that closed it before.
             assert!(said(SystemTime::now() + CLOCKS_APART).is_empty());
@@ -334,6 +369,34 @@ mod tests {
             assert!(said(since).is_empty(), "it leads nowhere");
         };
         std::thread::spawn(as_another).join().unwrap();
+    }
+
+    /// As what is in `node_modules` is not looked for, and what was closed cannot be.
+    #[test]
+    fn a_repository_in_the_index_that_was_moved_or_opened_is_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        std::fs::create_dir_all(path(".git")).unwrap();
+        std::fs::write(path(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        std::fs::write(path(".git/index"), of_repositories(&["w", "a/v"])).unwrap();
+        for git_dir in ["node_modules/x/.git", "b/v/.git"] {
+            std::fs::create_dir_all(path(git_dir)).unwrap();
+            std::fs::write(path(git_dir).join("HEAD"), "ref: refs/heads/main\n").unwrap();
+            std::fs::write(path(git_dir).join("config"), "[core]\nfsmonitor = x\n").unwrap();
+        }
+        std::thread::sleep(2 * CLOCKS_APART);
+        let since = SystemTime::now();
+        std::thread::sleep(2 * CLOCKS_APART);
+        let said = || left_behind(dir.path(), since, |_, _| None);
+        assert!(said().is_empty(), "{:?}", said());
+        std::fs::rename(path("node_modules/x"), path("w")).unwrap();
+        std::fs::rename(path("b"), path("a")).unwrap();
+        let said = said();
+        let starts = |name: &str| format!("`{name}` is a git repository in the index, and starts");
+        assert!(said.len() == 2, "{said:?}");
+        for name in ["a/v", "w"] {
+            assert!(said.iter().any(|one| one.starts_with(&starts(name))), "{said:?}");
+        }
     }
 
     /// By a script that sets something and starts CMD.
