@@ -176,7 +176,7 @@ fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
 /// Has control sockets of its own, for what follows in a script of a mount namespace: other tests see no
 /// server of it that does not answer.
 const APART: &str = r#"
-    mount -t tmpfs tollgate /run/tollgate; chmod 700 /run/tollgate
+    set -e; mkdir -p -m 700 /run/tollgate; mount -t tmpfs -o mode=700 tollgate /run/tollgate
     serve() { "$T" mount --daemon --policy none --log log "$1" "$2"; }
     pid_of() { "$T" status --json "$1" | grep -o '"pid_here": [0-9]*' | cut -d' ' -f2; }"#;
 
@@ -233,7 +233,7 @@ impl AtTerminal {
     fn start(shell: &str, script: &str, project: &Project) -> Self {
         let modes = r#"modes() { stty -a | grep -oE -- '-?(icanon|echo)\b' | tr '\n' ' '; }"#;
         let script =
-            format!("{APART}\nserve dir mnt; {modes}\nset -m\n{script}\n\"$T\" umount mnt");
+            format!("{APART}\nserve dir mnt; {modes}\nset +e -m\n{script}\n\"$T\" umount mnt");
         let terminal = Terminal::new();
         let mut command = Command::new("timeout");
         command.args(["-s", "KILL", &(3 * PATIENCE).as_secs().to_string()]);
