@@ -17,6 +17,8 @@ static USER_END: Class = Class::new(b"\0-\x20\"'`<>\\|^{}()[],;\x7f/?#:");
 static PATH: Class = Class::new(b"/?#");
 const SCHEME_MAX: usize = 32;
 static SCHEME: Class = Class::new(b"A-Za-z0-9+.-");
+/// What names of variables and parameters have between percent signs.
+static VARIABLE: Class = Class::new(b"A-Za-z0-9_.:-");
 const PORT_DIGITS_MAX: usize = 5;
 
 /// The password of the URL whose `://` is at `at`.
@@ -60,11 +62,16 @@ pub(crate) fn password(text: &[u8], at: usize) -> Option<Range<usize>> {
         let end = memchr::memmem::find(whole, START.as_bytes()).unwrap_or(whole.len());
         (0..end).find(|at| whole[*at] == b'@' && is_host(start + at + 1))?
     };
+    let is_none = |length| length == 0 || is_reference(&whole[..length]);
+    // What stands behind the host and a sign makes no secret of a password that is none.
+    if is_none(end) {
+        return None;
+    }
     // Behind a sign, it may go on to another `@` before the path.
     let rest = end + find(&whole[end..], |byte| PATH.has(byte));
     let later = (end + 1..rest).rev().find(|at| whole[*at] == b'@' && is_host(start + at + 1));
-    let password = start..start + later.unwrap_or(end);
-    (!password.is_empty() && !is_reference(&text[password.clone()])).then_some(password)
+    let length = later.unwrap_or(end);
+    (!is_none(length)).then_some(start..start + length)
 }
 
 /// Whether `rest` is what follows a host and a colon: the digits of a port, and no more of a password.
@@ -74,6 +81,12 @@ fn begins_with_port(rest: &[u8]) -> bool {
         None | Some(b'/' | b'?' | b'#') => true,
         // Lists of hosts and texts have these behind a port.
         Some(b',' | b'\'' | b')') => (1..=PORT_DIGITS_MAX).contains(&digits),
+        // Addresses of JDBC may have properties there: `jdbc:sqlserver://HOST:1433;user=me@example.org`.
+        Some(b';') => {
+            let property = &rest[digits + 1..];
+            let name = find(property, |byte| !byte.is_ascii_alphabetic());
+            (1..=PORT_DIGITS_MAX).contains(&digits) && name > 0 && property.get(name) == Some(&b'=')
+        }
         _ => false,
     }
 }
@@ -98,9 +111,19 @@ pub(crate) fn is_reference(value: &[u8]) -> bool {
         || whole(b"$(", b")")
         || whole(b"{", b"}")
         || whole(b"<", b">")
-        || whole(b"%", b"%")
+        || is_in_percent_signs(value)
         || whole(b"[", b"]")
         || matches!(value, b"%s" | b"%v" | b"%d" | b"{}" | b"?")
         || value.strip_prefix(b"$").is_some_and(name)
         || value.iter().all(|byte| matches!(byte, b'*' | b'.' | b'x' | b'X' | b'-'))
+}
+
+/// `%NAME%` of Windows, `%parameter.name%` and `%env(NAME)%` of Symfony.
+fn is_in_percent_signs(value: &[u8]) -> bool {
+    let Some(name) = value.strip_prefix(b"%").and_then(|rest| rest.strip_suffix(b"%")) else {
+        return false;
+    };
+    let inside = name.strip_prefix(b"env(").and_then(|rest| rest.strip_suffix(b")"));
+    let name = inside.unwrap_or(name);
+    !name.is_empty() && name.iter().all(|byte| VARIABLE.has(*byte))
 }
