@@ -8,6 +8,12 @@ use crate::class::{BASE64URL, Class, begins_word};
 /// What the base64 of a JSON object begins with: `{` and a quote or a blank. What follows is looked at then.
 pub(crate) static STARTS: [&str; 5] = ["eyJ", "eyA", "ewo", "ew0", "ewk"];
 
+/// What headers of tokens begin with mostly: `{"` and a letter of `alg`, `typ`, `kid`, `jku`, `x5c` and the like.
+static USUAL_STARTS: [&[u8; 4]; 11] = [
+    b"eyJh", b"eyJ0", b"eyJr", b"eyJj", b"eyJl", b"eyJ4", b"eyJ6", b"eyJ1", b"eyJq", b"eyJw",
+    b"eyAi",
+];
+
 /// How far a token is followed; `run::JWT` covers what is longer.
 pub(crate) const JWT_MAX: usize = 8192;
 /// How much of each beginning stays readable.
@@ -25,8 +31,8 @@ pub(crate) fn jwt(text: &[u8], at: usize) -> Option<Range<usize>> {
     }
     let header = BASE64URL.run(text, at, JWT_MAX);
     let dot = at + header;
-    // Long base64 that begins with `{` and a line end is that of a whole file of JSON.
-    let long = header == JWT_MAX && text[at + 1] == b'y';
+    // Long base64 with another beginning is that of a whole file of JSON, such as a source map (`{"version":3,`).
+    let long = header == JWT_MAX && USUAL_STARTS.iter().any(|start| text[at..].starts_with(*start));
     if !long && (header < HEADER_MIN || text.get(dot) != Some(&b'.')) {
         return None;
     }

@@ -125,9 +125,23 @@ fn a_web_token_of_any_length_is_masked_to_its_end() {
 
 #[test]
 fn base64_of_a_long_file_of_json_is_no_web_token() {
-    let text = format!("\"ewogICJhIjog{}\"", "aB3_".repeat(3000));
-    let shown = masked(Detectors::only(&[Detector::Jwt]), &text);
-    assert!(shown.starts_with(&text[..8000]), "{}", &shown[..40]);
+    // A file of several lines, and the source map `{"version":3,"file":"x.js","sourceRoot":"","sources":[...`.
+    let map = "eyJ2ZXJzaW9uIjozLCJmaWxlIjoieC5qcyIsInNvdXJjZVJvb3QiOiIiLCJzb3VyY2VzIjpbIi4uL3NyYy94LnRzIl0s";
+    for start in ["ewogICJhIjog", map] {
+        let text = format!("\"{start}{}\"", "aB3_".repeat(3000));
+        let shown = masked(Detectors::only(&[Detector::Jwt]), &text);
+        assert!(shown.starts_with(&text[..8000]), "{}", &shown[..40]);
+    }
+}
+
+/// Such as one with certificates in it (`x5c`): it is masked before its end is known.
+#[test]
+fn a_web_token_with_a_long_header_is_masked() {
+    for start in ["eyJhbGciOiJIUzI1NiIs", "eyJ4NWMiOlsi", "eyAiYWxnIjogIkhT"] {
+        let text = format!("t={start}{}", "aB3_".repeat(3000));
+        let shown = masked(Detectors::only(&[Detector::Jwt]), &text);
+        assert_eq!(shown, format!("t={}{}", &start[..3], "*".repeat(text.len() - 5)));
+    }
 }
 
 #[test]
