@@ -55,6 +55,7 @@ mod run;
 mod sandbox;
 mod seal;
 mod serve;
+mod soft_limits;
 mod status;
 mod survey;
 mod sys;

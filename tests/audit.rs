@@ -71,6 +71,26 @@ fn rotated_files_come_first_and_totals_last() {
     assert!(!shown.contains('\x1b'), "colour where there is no terminal");
 }
 
+/// The soft limit of open files of who starts it holds for neither: all parts are open at once.
+#[test]
+fn a_log_of_more_parts_than_may_be_open_at_first_is_read() {
+    const PARTS: u32 = 100;
+    let (dir, log) = log();
+    for number in 2..=PARTS {
+        let path = if number == PARTS { "eldest" } else { "src/b" };
+        let opened = record(0, &format!(r#""event":"request",{GRANTED}"{path}""#));
+        std::fs::write(dir.path().join(format!("log.{number}")), opened).unwrap();
+    }
+    for command in ["audit", "learn"] {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "ulimit -Sn 50; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tollgate")]);
+        let out = shell.env("LC_ALL", "C").arg(command).arg(&log).output().unwrap();
+        let shown = text(&out.stdout);
+        assert!(out.status.success(), "{command}: {}", text(&out.stderr));
+        assert!(shown.contains("eldest") && shown.contains("keys/id_rsa"), "{command}: {shown}");
+    }
+}
+
 /// Those that JSON may have as they are, too.
 #[test]
 fn control_characters_are_escapes_in_json() {

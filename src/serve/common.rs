@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use anyhow::{bail, ensure};
-use rustix::process::{Resource, Rlimit};
+use rustix::process::Resource;
 use tollgate_haltpoll::KeepAwake;
 use tollgate_view::Neighbours;
 
 use super::served::Served;
 use crate::audit::Recorder;
 use crate::sandbox::Sandbox;
+use crate::soft_limits::raise_open_files;
 
 /// What all views of one server process have in common.
 pub(crate) struct Common {
@@ -70,19 +71,6 @@ impl Common {
     }
 }
 
-/// Writes for callers end at the hard limit, as they do in the bare directory for who raises their own:
-/// the soft limit of who starts a server is not theirs. CMD of `run` was forked before and keeps its own.
-pub(crate) fn raise_file_size() {
-    raise(Resource::Fsize);
-}
-
-fn raise(resource: Resource) {
-    let limit = rustix::process::getrlimit(resource);
-    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
-    // Without it, the soft limit holds.
-    let _ = rustix::process::setrlimit(resource, raised);
-}
-
 /// What the kernel's table of descriptors has room for from the start: 128 KiB of kernel memory.
 const ROOM_FOR_DESCRIPTORS: u64 = 16_384;
 
@@ -114,7 +102,7 @@ impl DescriptorShare {
     /// # Errors
     /// When `wanted` is more than the process may open, or that is too little to serve files at all.
     pub(crate) fn of(wanted: Option<usize>, views: usize) -> anyhow::Result<Self> {
-        raise(Resource::Nofile);
+        raise_open_files();
         let now = rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         grow_descriptor_table(now);
         let least = OTHER_DESCRIPTORS + LEAST_DESCRIPTORS;

@@ -12,7 +12,7 @@ use tollgate_fuse::TransportChoice;
 use tollgate_policy::Policy;
 use tollgate_view::{AuditLevel, SmallFiles, Unavailable, WatchMode};
 
-use super::common::{Common, DescriptorShare, raise_file_size};
+use super::common::{Common, DescriptorShare};
 use super::{ServerKind, of_its_own};
 use crate::audit::{AuditConfig, AuditLog, Origin, Recorder};
 use crate::broker::{self, Broker};
@@ -26,6 +26,7 @@ use crate::other_paths;
 use crate::policy_choice::{self, Chosen};
 use crate::sandbox::{Duties, Places, Sandbox};
 use crate::seal;
+use crate::soft_limits::raise_file_size;
 use crate::tree::Tree;
 
 /// What to serve, checked before anything is mounted or started.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::audit::read;
 use crate::escape::shown;
+use crate::soft_limits::raise_open_files;
 
 /// Most rotated files that are looked for.
 const MAX_ROTATED: u32 = 1000;
@@ -36,11 +37,12 @@ pub(super) enum Flow {
 
 /// FILE and its older parts that exist, oldest first. All are opened before one is read, as a
 /// rotation changes the names meanwhile; with [`MAX_ROTATED`] they are fewer than the usual limit of
-/// open files.
+/// open files, and a lower one is raised as far as it may be.
 ///
 /// # Errors
 /// When there is none, or one cannot be opened.
 pub(super) fn open_all(file: &Path) -> io::Result<Vec<Reader>> {
+    raise_open_files();
     for _ in 0..MAX_LOOKS {
         match newer_than(None, file)? {
             Some(parts) if parts.is_empty() => {
