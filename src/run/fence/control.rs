@@ -136,12 +136,17 @@ fn own_uid() -> u32 {
 /// Whether what shows at `path` outside shows inside, too: in what is allowed, in DIR or in a view.
 fn is_shown(fence: &Fence, dir: &Path, path: &Path) -> bool {
     let is_allowed = fence.allowed.iter().any(|allowed| path.starts_with(&allowed.path));
-    is_allowed || path.starts_with(dir) || fence.is_in_a_view(path)
+    is_allowed || is_in_a_view(fence, dir, path)
+}
+
+fn is_in_a_view(fence: &Fence, dir: &Path, path: &Path) -> bool {
+    path.starts_with(dir) || fence.is_in_a_view(path)
 }
 
 /// Read-only, the other directories in which servers of this user may have their sockets, as far as
-/// `--allow` or a view would show them. Root's CMD, and what root has run as another user, finds those of
-/// other users [hidden].
+/// `--allow` or a view would show them. Of a view it is what the view shows: its rules and its record go
+/// for them as for the rest of it, and through it nobody connects to a socket. Root's CMD, and what root
+/// has run as another user, finds those of other users [hidden].
 pub(super) fn others(
     fence: &Fence,
     dir: &Path,
@@ -153,6 +158,7 @@ pub(super) fn others(
         let mut kept = Kept::read_only_copy(place)?;
         // A view may not show the place, where nothing is to be kept then.
         kept.hides = true;
+        kept.is_of_view = is_in_a_view(fence, dir, place);
         Ok(kept)
     };
     places.iter().map(read_only).collect()

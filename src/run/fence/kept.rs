@@ -19,13 +19,15 @@ pub(super) struct Kept {
     pub(super) optional: bool,
     /// It is there for what it covers, and is left out where that does not show.
     pub(super) hides: bool,
+    /// What a view shows there is attached in place of what lies beneath it.
+    pub(super) is_of_view: bool,
     tree: OwnedFd,
 }
 
 impl Kept {
     /// A mount made by somebody else.
     pub(super) fn of(path: &Path, tree: OwnedFd) -> Self {
-        Self { path: path.to_owned(), optional: false, hides: false, tree }
+        Self { path: path.to_owned(), optional: false, hides: false, is_of_view: false, tree }
     }
 
     /// What shows at `path` now.
@@ -102,6 +104,12 @@ impl Kept {
         rustix::mount::unmount(path, flags)
             .with_context(|| format!("cannot put the view at `{}` aside", path.display()))?;
         Ok(kept)
+    }
+
+    /// The same, of what shows at its path by now; `None` where nothing does.
+    pub(super) fn as_shown(&self) -> Option<Self> {
+        let place = open_path(&self.path).ok()?;
+        Self::read_only_of(&self.path, &place).ok()
     }
 
     /// Attaches it where it belongs, and makes that place where it is missing.

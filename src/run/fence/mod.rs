@@ -124,6 +124,14 @@ fn attach(mut kept: Vec<Kept>, directories: &[PathBuf]) -> anyhow::Result<()> {
         if kept.hides && kept::open_path(&kept.path).is_err() {
             continue;
         }
+        let kept = match kept.is_of_view {
+            // The views around it are attached.
+            true => match kept.as_shown() {
+                Some(shown) => shown,
+                None => continue,
+            },
+            false => kept,
+        };
         let required = directories.contains(&kept.path);
         match kept.attach() {
             // Another path to the view, in a place that is covered now: nothing shows there.
