@@ -443,7 +443,7 @@ fn sockets_in_the_other_places_of_a_user_are_not_touched() {
         (export XDG_RUNTIME_DIR=/run/user/4329; run second -- sh -c ': >$TOLLGATE_RUN/up; sleep 1000') & two=$!
         for i in $(seq 400); do [ -e first/up ] && [ -e second/up ] && break; sleep 0.05; done
         export attempts='
-            for place in /tmp/tollgate-4329 /run/user/4329/tollgate; do
+            for place in /tmp/tollgate-4329 /run/user/4329/tollgate /mnt/again/tollgate-4329; do
                 rm -f $place/view-*; touch $place/new; mv $place $place-moved
             done'
         found() {
@@ -458,6 +458,10 @@ fn sockets_in_the_other_places_of_a_user_are_not_touched() {
         XDG_RUNTIME_DIR=/run/user/4329 try run --allow /tmp:rw third
         unset XDG_RUNTIME_DIR
         try run --allow /run/user/4329:rw third
+        mkdir again; mount --bind /tmp again
+        try run --allow /mnt/again:rw third
+        XDG_RUNTIME_DIR=$PWD/rt try run --allow /mnt/again:rw third
+        umount again; rmdir again
         try ./tollgate run --quiet --policy none --user 4329:4329 --fence off third
         try ./tollgate run --quiet --policy none --user 4329:4329 --allow /tmp:rw --allow /run/user:rw third
         kill $one $two; wait $one $two || true; cat errors >&2"#;
@@ -467,7 +471,7 @@ fn sockets_in_the_other_places_of_a_user_are_not_touched() {
         eprintln!("skipped: {all}");
         return;
     }
-    assert_eq!(text(&output.stdout), "1\n1\n".repeat(6), "{all}");
+    assert_eq!(text(&output.stdout), "1\n1\n".repeat(8), "{all}");
 }
 
 /// Nor where DIR or a `[[view]]` contains them.

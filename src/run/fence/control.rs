@@ -153,6 +153,12 @@ pub(super) fn others(
     control: Option<&Control>,
 ) -> anyhow::Result<Vec<Kept>> {
     let mut places = other_places(control, own_uid());
+    let mounts = mountinfo::read()?;
+    let own = control.map(|control| &control.outer);
+    // A second mount of them, or of what is above them, shows them, too.
+    let further = places.iter().chain(own).flat_map(|place| elsewhere::paths_to(&mounts, place));
+    let further: Vec<_> = further.collect();
+    places.extend(further);
     places.retain(|place| is_shown(fence, dir, place));
     let read_only = |place: &PathBuf| {
         let mut kept = Kept::read_only_copy(place)?;
