@@ -184,6 +184,19 @@ pub(crate) fn unblock_signals(signals: &[libc::c_int]) -> io::Result<()> {
     mask(libc::SIG_UNBLOCK, signals)
 }
 
+/// Whether one of `signals`, which are blocked, has come and was not read yet.
+pub(crate) fn is_any_pending(signals: &[libc::c_int]) -> bool {
+    let mut pending = MaybeUninit::uninit();
+    // SAFETY: the set is written where the call succeeds; it fails for no valid pointer.
+    if unsafe { libc::sigpending(pending.as_mut_ptr()) } != 0 {
+        return false;
+    }
+    // SAFETY: the call succeeded, so the set is initialised.
+    let pending = unsafe { pending.assume_init() };
+    // SAFETY: the set is initialised, and the numbers are those of signals.
+    signals.iter().any(|signal| unsafe { libc::sigismember(&raw const pending, *signal) } == 1)
+}
+
 /// Blocks every signal that can be blocked in this thread.
 ///
 /// # Errors

@@ -15,6 +15,9 @@ use crate::sys::{self, SignalFd};
 
 /// What ends it.
 const ENDING: &[libc::c_int] = &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// What ends it where a terminal is drawn over.
+const ENDING_AT_A_TERMINAL: &[libc::c_int] =
+    &[libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 /// The same where a terminal is drawn over, and what stops it there. By their default actions the
 /// shell would get the terminal as it is drawn over.
 const AT_A_TERMINAL: &[libc::c_int] =
@@ -29,6 +32,8 @@ pub(super) struct Screen {
     /// The settings of the keyboard to restore, where it is one that was changed.
     keyboard: Option<Termios>,
     drawn_over: bool,
+    /// Whether the terminal shows what is drawn, and its settings are changed.
+    is_entered: bool,
 }
 
 impl Screen {
@@ -38,7 +43,7 @@ impl Screen {
         let signals = inherited::without_ignored(if drawn_over { AT_A_TERMINAL } else { ENDING });
         sys::block_signals(&signals).context("cannot block signals")?;
         let signals = SignalFd::new(&signals).context("cannot read signals")?;
-        let mut screen = Self { signals, keyboard: None, drawn_over };
+        let mut screen = Self { signals, keyboard: None, drawn_over, is_entered: false };
         if drawn_over {
             screen.enter();
         } else {
@@ -47,9 +52,13 @@ impl Screen {
         Ok(screen)
     }
 
-    /// Begins to draw over the terminal, once it is in the foreground.
+    /// Begins to draw over the terminal, once it is in the foreground. Where a signal ends it before, the
+    /// terminal, which somebody else has, stays as it is.
     fn enter(&mut self) {
-        wait_for_foreground();
+        self.is_entered = wait_for_foreground();
+        if !self.is_entered {
+            return;
+        }
         let before = single_keys();
         // They are not those of before where they were not restored (SIGSTOP).
         if self.keyboard.is_none() {
@@ -60,9 +69,10 @@ impl Screen {
 
     /// Leaves the terminal as it was.
     fn leave(&mut self) {
-        if self.drawn_over {
-            print_now(LEAVE);
+        if !std::mem::take(&mut self.is_entered) {
+            return;
         }
+        print_now(LEAVE);
         if let Some(before) = self.keyboard.take() {
             let _ = rustix::termios::tcsetattr(io::stdin(), OptionalActions::Now, &before);
         }
@@ -129,7 +139,8 @@ impl Screen {
             }
             _ => return Ok(true),
         }
-        Ok(false)
+        // One that ends it has come while it was in the background.
+        Ok(!self.is_entered)
     }
 }
 
@@ -147,20 +158,30 @@ fn print_now(text: &str) {
 
 /// Stops, as its process group does that changes a terminal from the background, until it has that. Asking
 /// for the settings of the keyboard stops nobody: those of whoever has the terminal would be taken for
-/// those of before. Where no shell waits for the group, it goes on at once.
-fn wait_for_foreground() {
+/// those of before. Where no shell waits for the group, or SIGTTOU is ignored, it goes on at once. `false`
+/// when a signal that ends it has come meanwhile: it is blocked, and could be read only after the wait.
+fn wait_for_foreground() -> bool {
     const SIGNAL: libc::c_int = libc::SIGTTOU;
     let is_elsewhere =
         || sys::foreground_group(&io::stdin()).is_ok_and(|group| group != sys::process_group());
+    // It would stop those of the group that do not ignore it.
+    if inherited::is_ignored(SIGNAL) {
+        return true;
+    }
+    let ending = inherited::without_ignored(ENDING_AT_A_TERMINAL);
     while is_elsewhere() {
+        if sys::is_any_pending(&ending) {
+            return false;
+        }
         let sent = sys::block_signals(&[SIGNAL]).is_ok()
             && kill_current_process_group(Signal::TTOU).is_ok();
         let continued = sent && sys::stop_by_waiting(SIGNAL);
         let _ = sys::unblock_signals(&[SIGNAL]);
         if !continued {
-            return;
+            break;
         }
     }
+    true
 }
 
 /// Has the keyboard give each key at once and unseen; the settings before.

@@ -356,6 +356,36 @@ fn top_that_was_in_the_background_leaves_the_terminal_as_it_was_given() {
     shell.end();
 }
 
+/// As by `kill %1` of shells that send SIGCONT along. Each time it went on, it stopped again.
+#[test]
+fn top_in_the_background_is_ended_by_signals() {
+    if !can_mount() || !rustix::process::getuid().is_root() {
+        return;
+    }
+    let project = Project::new();
+    let script = r#"
+        stopped() { until grep -q '^State:.T' /proc/$1/status; do sleep 0.02; done; }
+        ended() { while [ -e /proc/$1 ]; do sleep 0.02; done; wait $1; }
+        "$@" & top=$!; stopped $top; kill %%; kill -CONT %%; ended $top; echo "ended $?"
+        "$@" & top=$!; stopped $top; fg >/dev/null
+        bg >/dev/null; stopped $top; kill -HUP %%; kill -CONT %%; ended $top; echo "hung up $?"
+        (sleep 300 & echo $! >sleeper; trap '' TTOU; exec "$@" --count 3) & top=$!; ended $top
+        echo "beside $?: $(grep ^State: /proc/$(cat sleeper)/status)"
+        kill -KILL $(cat sleeper); echo over"#;
+    let shell = AtTerminal::start("sh", script, &project);
+    shell.said("ended 0");
+    assert!(!shell.so_far().contains("\x1b[?"), "{:?}", shell.so_far());
+    shell.drawn_after("ended 0");
+    shell.key(b"\x1a");
+    shell.said("hung up 0");
+    let shown = shell.so_far();
+    let before = shown.split("hung up 0").next().unwrap();
+    assert_eq!((before.matches(ENTER).count(), before.matches(LEAVE).count()), (1, 1));
+    shell.said("over");
+    assert!(shell.so_far().contains("beside 0: State:\tS"), "{:?}", shell.so_far());
+    shell.end();
+}
+
 /// The alternate screen, and the way back.
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
