@@ -5,8 +5,6 @@ use std::io::BufRead;
 
 use serde::Deserialize;
 
-use crate::messages;
-
 /// Longest line in bytes that is read; longer ones are damaged.
 pub(crate) const MAX_LINE: usize = 64 << 10;
 
@@ -69,10 +67,10 @@ const MAX_RUNS: usize = 4096;
 
 /// What it means that so many runs have no end in the logs.
 pub(crate) fn without_an_end(runs: usize) -> String {
+    let runs = if runs == 1 { "1 run".to_owned() } else { format!("{runs} runs") };
     format!(
-        "{} without an end in the logs, so something may be missing: a server goes on, was killed, or could not \
-         write.",
-        messages::count(runs, "run")
+        "{runs} without an end in the logs, so something may be missing: a server goes on, was killed, or could not \
+         write."
     )
 }
 

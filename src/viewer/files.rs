@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::audit::read;
-use crate::escape::shown;
-use crate::soft_limits::raise_open_files;
 
 /// Most rotated files that are looked for.
 const MAX_ROTATED: u32 = 1000;
@@ -37,12 +35,11 @@ pub(super) enum Flow {
 
 /// FILE and its older parts that exist, oldest first. All are opened before one is read, as a
 /// rotation changes the names meanwhile; with [`MAX_ROTATED`] they are fewer than the usual limit of
-/// open files, and a lower one is raised as far as it may be.
+/// open files.
 ///
 /// # Errors
 /// When there is none, or one cannot be opened.
 pub(super) fn open_all(file: &Path) -> io::Result<Vec<Reader>> {
-    raise_open_files();
     for _ in 0..MAX_LOOKS {
         match newer_than(None, file)? {
             Some(parts) if parts.is_empty() => {
@@ -84,7 +81,7 @@ fn rotated(file: &Path, number: u32) -> io::Result<Option<Reader>> {
     match if_there(Reader::open(&path)) {
         // There is none where the name of FILE has the greatest length.
         Err(error) if error.kind() == ErrorKind::InvalidFilename => Ok(None),
-        Err(error) => Err(io::Error::new(error.kind(), format!("`{}`: {error}", shown(&path)))),
+        Err(error) => Err(io::Error::new(error.kind(), format!("`{}`: {error}", path.display()))),
         there => there,
     }
 }
@@ -318,7 +315,7 @@ mod tests {
         std::fs::write(numbered(&path, 1), "3\n4\n").unwrap();
         std::fs::write(&path, "5\n6\n").unwrap();
         let mut seen = Vec::new();
-        crate::viewer::each(&path, &mut |read: Read<'_>| {
+        let mut take = |read: Read<'_>| {
             seen.push(String::from_utf8(read.line.unwrap().to_vec()).unwrap());
             if seen.len() == 1 {
                 // As with `--audit-keep 2`: the oldest part goes.
@@ -327,8 +324,10 @@ mod tests {
                 std::fs::write(&path, "7\n").unwrap();
             }
             Flow::Continue
-        })
-        .unwrap();
+        };
+        for mut part in open_all(&path).unwrap() {
+            part.read(false, &mut take).unwrap();
+        }
         assert_eq!(seen, ["1", "2", "3", "4", "5", "6"]);
     }
 

@@ -14,6 +14,7 @@ use crate::audit::read::{self, Line};
 use crate::cli::AuditArgs;
 use crate::escape::{escaped, json_text, shown};
 use crate::messages;
+use crate::soft_limits::raise_open_files;
 
 use files::{Flow, Read, Reader};
 use filter::{Filter, Fits};
@@ -64,6 +65,8 @@ pub(crate) fn records(file: &Path, mut take: impl FnMut(Line)) -> anyhow::Result
 /// Hands every line of `file` and its rotated parts on. Returns where FILE itself ended.
 fn each(file: &Path, take: &mut impl FnMut(Read<'_>) -> Flow) -> anyhow::Result<Option<Reader>> {
     let mut last = None;
+    // All parts are open at once.
+    raise_open_files();
     for mut part in files::open_all(file).with_context(|| cannot_read(file))? {
         if part.read(false, take).with_context(|| cannot_read(part.path()))? == Flow::End {
             return Ok(None);
