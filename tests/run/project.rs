@@ -117,10 +117,14 @@ pub(crate) fn all(output: &Output) -> String {
     text(&output.stdout) + &text(&output.stderr)
 }
 
-pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn until(what: &str, done: impl FnMut() -> bool) {
+    until_within(PATIENCE, what, done);
+}
+
+pub(crate) fn until_within(time: Duration, what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "{what} does not happen");
+        assert!(start.elapsed() < time, "{what} does not happen");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -174,9 +174,10 @@ fn top_shows_what_happens_now_and_what_is_busiest_in_the_audit_log() {
 }
 
 /// Has control sockets of its own, for what follows in a script of a mount namespace: other tests see no
-/// server of it that does not answer.
+/// server of it that does not answer, and none of their views goes on here when they unmount it.
 const APART: &str = r#"
     set -e; mkdir -p -m 700 /run/tollgate; mount -t tmpfs -o mode=700 tollgate /run/tollgate
+    umount -a -l -t fuse.tollgate || true
     serve() { "$T" mount --daemon --policy none --log log "$1" "$2"; }
     pid_of() { "$T" status --json "$1" | grep -o '"pid_here": [0-9]*' | cut -d' ' -f2; }"#;
 
