@@ -101,22 +101,12 @@ pub(crate) fn left_behind(
         ))
     });
     let mut lines = at_the_top(dir, below.top_is_bare, since);
-    let closed = once(Path::new("")).chain(below.work_trees.iter().map(PathBuf::as_path));
-    let closed = closed.filter(|one| is_closed(&dir.join(one), since));
-    lines.extend(closed.take(MAX_TOLD).map(|one| {
-        format!(
-            "`{}`, or what it leads to, was closed (chmod): that may be a git repository whose hooks \
-             or settings changed. Look at them before you use git there",
-            shown(&one.join(".git"))
-        )
-    }));
-    lines.extend(closed_in(dir, &below.closed, since).iter().take(MAX_TOLD).map(|one| {
-        format!(
-            "`{}` was closed (chmod): there may be a git repository in it whose hooks or settings \
-             changed. Look at them before you use git there, or where it is in the index",
-            shown(one)
-        )
-    }));
+    let closed = closed(dir, &below, since);
+    let more = closed.len().saturating_sub(MAX_TOLD);
+    lines.extend(closed.into_iter().take(MAX_TOLD));
+    if more > 0 {
+        lines.push(format!("{more} more directories were closed so"));
+    }
     lines.extend(tracked);
     lines.extend(others.iter().take(MAX_TOLD).map(|(shown, programs)| {
         format!(
@@ -129,6 +119,26 @@ pub(crate) fn left_behind(
         lines.push(format!("{more} more such repositories are listed by `tollgate check --dir`"));
     }
     lines
+}
+
+/// What was closed after `since`, so that no repository is seen there: a line for each.
+fn closed(dir: &Path, below: &below::Below, since: SystemTime) -> Vec<String> {
+    let tops = once(Path::new("")).chain(below.work_trees.iter().map(PathBuf::as_path));
+    let tops = tops.filter(|one| is_closed(&dir.join(one), since)).map(|one| {
+        format!(
+            "`{}`, or what it leads to, was closed (chmod): that may be a git repository whose hooks \
+             or settings changed. Look at them before you use git there",
+            shown(&one.join(".git"))
+        )
+    });
+    let around = closed_in(dir, &below.closed, since).into_iter().map(|one| {
+        format!(
+            "`{}` was closed (chmod): there may be a git repository in it whose hooks or settings \
+             changed. Look at them before you use git there, or where it is in the index",
+            shown(&one)
+        )
+    });
+    tops.chain(around).collect()
 }
 
 /// Whether no repository is seen by the `.git` of `top`, as it cannot be read, or what it leads to, which somebody of
