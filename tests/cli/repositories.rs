@@ -2,9 +2,26 @@
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::{Answer, Place, tollgate};
+
+/// The program where every user may start it.
+fn program_in(place: &Place) -> PathBuf {
+    let program = place.0.path().join("tollgate");
+    // By another process, as the file must not be open for writing here.
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
+    assert!(copied.unwrap().success());
+    program
+}
+
+/// Gives a file, or a directory, to a user.
+fn set(place: &Place, path: &str, owner: u32, mode: u32) {
+    let path = place.path(path);
+    chown(&path, Some(owner), Some(owner)).unwrap();
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+}
 
 /// Of somebody who may write in the directory: another day it can be read again, with what is in it.
 #[test]
@@ -13,18 +30,11 @@ fn a_directory_that_cannot_be_read_is_said() {
         return println!("skipped: root alone can start it as another user");
     }
     let place = Place::new();
-    let program = place.0.path().join("tollgate");
-    // By another process, as the file must not be open for writing here.
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
-    assert!(copied.unwrap().success());
+    let program = program_in(&place);
     std::fs::create_dir_all(place.path("dir/sub/lib/.git/worktrees/w")).unwrap();
     place.write("dir/sub/lib/.git/HEAD", "x");
     place.write("dir/sub/lib/.git/worktrees/w/commondir", "../..");
-    let set = |path: &str, owner: u32, mode: u32| {
-        let path = place.path(path);
-        chown(&path, Some(owner), Some(owner)).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
+    let set = |path: &str, owner, mode| set(&place, path, owner, mode);
     let user = 65534;
     set("", 0, 0o755);
     // Files that lead to what is closed: of a linked working tree, of a submodule, of one elsewhere.
@@ -78,16 +88,10 @@ fn a_hook_that_cannot_be_read_is_said_unless_another_user_keeps_it_elsewhere() {
         return println!("skipped: root alone can start it as another user");
     }
     let place = Place::new();
-    let program = place.0.path().join("tollgate");
-    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_tollgate")).arg(&program).status();
-    assert!(copied.unwrap().success());
+    let program = program_in(&place);
     std::fs::create_dir_all(place.path("dir/.git/objects")).unwrap();
     place.write("dir/.git/HEAD", "x");
-    let set = |path: &str, owner: u32, mode: u32| {
-        let path = place.path(path);
-        chown(&path, Some(owner), Some(owner)).unwrap();
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
+    let set = |path: &str, owner, mode| set(&place, path, owner, mode);
     let user = 65534;
     set("", 0, 0o755);
     for (hooks, owner, is_said) in [
@@ -118,7 +122,7 @@ fn settings_that_include_many_take_little_memory() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("dir/sub/.git/objects")).unwrap();
     place.write("dir/sub/.git/HEAD", "x");
-    let mut deep = std::path::PathBuf::from(place.path("dir"));
+    let mut deep = PathBuf::from(place.path("dir"));
     (0..13).for_each(|_| deep.push("x".repeat(250)));
     std::fs::create_dir_all(&deep).unwrap();
     let lines = "path=a\n".repeat(149_000);
@@ -164,7 +168,7 @@ fn many_names_behind_a_long_path_take_little_memory() {
     let place = Place::new();
     std::fs::create_dir_all(place.path("dir/sub/.git/objects")).unwrap();
     place.write("dir/sub/.git/HEAD", "x");
-    let mut deep = std::path::PathBuf::from(place.path("dir"));
+    let mut deep = PathBuf::from(place.path("dir"));
     (0..15).for_each(|_| deep.push("x".repeat(250)));
     std::fs::create_dir_all(&deep).unwrap();
     place.write("dir/sub/.git/config", &format!("[core]\nhooksPath = {}\n", deep.display()));
